@@ -22,7 +22,6 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.run.task_processes import environment_at
 from echo2.coordinator.training.model_processes import Models
 from echo2.engines.engine import SampledTurn
@@ -120,9 +119,7 @@ async def round_trips(folder: Path, episodes: int) -> tuple[float, int, int]:
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         network = ThreadedPeer(run.keys.network, run.config.network.listen)
         models = Models(HeldLearner(), [StandInScorer(0.0)])
-        coordinator = Coordinator(
-            run, Network.of(network), models, store=store, database=database, hosts=TaskHosts([host])
-        )
+        coordinator = Coordinator(run, Network.of(network), models, store=store, database=database, hosts=[host])
         node_peer = ThreadedPeer(generate_key(), [])
         tasks = [asyncio.create_task(coordinator.run()), asyncio.create_task(node_peer.run())]
         try:

@@ -18,7 +18,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -33,8 +33,7 @@ from echo2.coordinator.accounts.run_logs import RunLogs
 from echo2.coordinator.calibration.recalibration import Recalibration, VersionNumber
 from echo2.coordinator.database.database import CHECK_EVERY, Database, check
 from echo2.coordinator.database.group_commit import GroupCommit
-from echo2.coordinator.environments.task_host import LocalTask
-from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.environments.task_host import LocalTask, TaskHost
 from echo2.coordinator.epochs.market_of_run import market_of
 from echo2.coordinator.leases.absence import Absence
 from echo2.coordinator.leases.rollout_context import Sealing
@@ -103,7 +102,7 @@ class Coordinator:
         *,
         store: Store,
         database: Database,
-        hosts: TaskHosts | None = None,
+        hosts: Sequence[TaskHost] | None = None,
         parties: Parties | None = None,
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
@@ -134,7 +133,7 @@ class Coordinator:
         self.market = market_of(run, records, self.ledger_heads, lambda: self.view_builder.need(), entropy)
 
         text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
-        hosts = hosts if hosts is not None else TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
+        hosts = hosts if hosts is not None else [LocalTask(task, text) for task in pure_tasks_of(run)]
         feeds = feeds_of(run, hosts)
         self._feeds = list(feeds.values())
         self.group_service = group_service_of(
@@ -466,7 +465,6 @@ class Coordinator:
             await asyncio.sleep(0)
 
     def newest_head(self) -> bytes | None:
-        """Return the newest sealed Head."""
         return self.publisher.sealed_head
 
     def now(self) -> int:

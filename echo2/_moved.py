@@ -73,7 +73,7 @@ MOVED: Final = {
     ("coordinator.web", "coordinator.metrics"): "status",
     ("engines", "engines.batch"): (
         "batch_engine checkpoint_patches continuous_batch float16_range input_check job_rollouts "
-        "one_turn open_group request_batch rollout_state row_limit row_starts stepped_weights"
+        "open_group request_batch rollout_state row_limit row_starts stepped_weights"
     ),
     ("engines", "engines.process"): (
         "candidates device_list engine_fleet host messages score_queue supervisor trials version_lock versioned"

@@ -6,7 +6,6 @@ from echo2.engines.engine import Engine, Job, Sample
 
 
 def generate(engine: Engine, job: Job) -> list[Sample]:
-    """Generate one group."""
     (samples,) = generate_all(engine, [job])
     return samples
 

@@ -138,5 +138,4 @@ def _is_account(name: str) -> bool:
 
 
 def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 of `data`."""
     return hashlib.sha256(data).digest()

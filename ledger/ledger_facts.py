@@ -151,6 +151,16 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, lacking=lacking)
 
 
+class CanaryVested(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `canary.vested`: the pay of a canary is the node's own (coordinator/accounts/vesting.py). `weight`:
+    milli-RE."""
+
+    rules: int = 1
+    node: str
+    lease: bytes
+    weight: int
+
+
 class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `appeal.answered`: both answers about one group. `code`: code of the verdict. `again`: code of the
     further check; "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.costs_in_force import CostsInForce, CostsSet
 from echo2.ledger.ledger_entries import (
     ESCROW,
@@ -43,6 +42,7 @@ from echo2.ledger.ledger_facts import (
     KEY_ROTATED_KIND,
     LOG_RESTORED,
     AppealAnswered,
+    CanaryVested,
     KeyAccount,
     KeyRotated,
     LeaseReversed,

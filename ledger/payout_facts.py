@@ -160,7 +160,6 @@ def payable(node: str) -> str:
 
 
 def paid_account(rail: str) -> str:
-    """Return the account of what was paid over a rail."""
     return f"paid:{rail}"
 
 

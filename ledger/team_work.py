@@ -72,7 +72,6 @@ def _decay_score(score: int, since: int, now: int) -> tuple[int, int]:
 
 
 def work_of(entry: Entry) -> DoneWork | None:
-    """Return the work of an entry; None: it has none."""
     return msgspec.msgpack.decode(entry.facts, type=DoneWork) if entry.kind == "lease.accepted" else None
 
 

@@ -36,8 +36,6 @@ _NODE: Final = b"\x01"
 
 
 class AnswerBody(Protocol):
-    """The body of an answer."""
-
     def read(self, most: int, /) -> bytes:
         """Return the next bytes, at most `most`; empty at the end."""
 

@@ -23,10 +23,6 @@ BENCHMARKS: Final = "benchmarks"
 _LOADER: Final = "echo2.runtime.checkout"
 
 
-class NeedsCheckout(LocalFault):
-    """A command needs modules that the wheel leaves out."""
-
-
 def checkout_of(package: Path) -> Path | None:
     """Return the checkout to which the folder `echo2/` belongs; None: it was installed from a wheel."""
     root = package.parent
@@ -38,11 +34,11 @@ def checkout_of(package: Path) -> Path | None:
 
 
 def load_from_checkout(module: str, command: str) -> ModuleType:
-    """Return a module of `benchmarks`. `command`: command of the user that needs it. Raises `NeedsCheckout`."""
+    """Return a module of `benchmarks`. `command`: command of the user that needs it. Raises `LocalFault`."""
     # Not resolved: the packages are links in a checkout, and `echo2/` is the folder that holds them.
     root = checkout_of(Path(__file__).absolute().parents[1])
     if root is None:
-        raise NeedsCheckout(
+        raise LocalFault(
             f"`{command}` needs a checkout of echo2, since the wheel leaves {BENCHMARKS}/ out: run `make setup` in a "
             f"checkout, then `.venv/bin/{command}` there"
         )

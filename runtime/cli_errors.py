@@ -63,7 +63,6 @@ def print_error(program: str, message: str) -> None:
 
 
 def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
-    """Return the exit code of an error."""
     if (own := own_code(error)) is not None:
         return own
     if isinstance(error, KeyboardInterrupt):

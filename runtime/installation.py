@@ -61,7 +61,6 @@ class InstallSource:
     there: bool = True
 
     def describe(self) -> str:
-        """Return the source in words."""
         gone = "" if self.there else ", which is not there any more"
         words = {
             "file": f"the file {self.place}",

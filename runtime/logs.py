@@ -67,7 +67,8 @@ def set_up_logging(
 def to_stream(stream: TextIO | None = None, *, json_lines: bool = False) -> logging.Handler:
     """Return a handler that writes to `stream` (None: stderr): lines for people, or JSON lines."""
     stream = stream or sys.stderr
-    people = structlog.dev.ConsoleRenderer(colors=_colours(stream), pad_event_to=0)
+    colours = stream.isatty() and not os.environ.get("NO_COLOR")
+    people = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0)
     handler = _AboveTheBottom(stream)
     render = structlog.processors.JSONRenderer() if json_lines else people
     handler.setFormatter(_Formatter(structlog.processors.format_exc_info, _readable_traceback, render))
@@ -141,7 +142,3 @@ def _escape_controls(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
-def _colours(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR")

@@ -72,7 +72,6 @@ def mark(connection: sqlite3.Connection, script: str) -> None:
 
 
 def statements(script: str) -> list[str]:
-    """Return the statements of a script one by one."""
     whole, begun = [], ""
     for piece in script.split(";")[:-1]:
         begun += piece + ";"

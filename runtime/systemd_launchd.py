@@ -40,8 +40,6 @@ class ServiceState(NamedTuple):
 
 
 class ServiceManager(Protocol):
-    """The service manager of this user."""
-
     def path(self, name: str) -> Path:
         """Return the file that describes a service."""
 
@@ -77,8 +75,6 @@ class ServiceManager(Protocol):
 
 
 class SystemdOfUser:
-    """The user's systemd."""
-
     def path(self, name: str) -> Path:
         configured = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
         return Path(configured).expanduser() / "systemd" / "user" / f"{name}.service"

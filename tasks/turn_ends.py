@@ -34,7 +34,6 @@ def without_end(tokens: Sequence[int], ends: Ends) -> Sequence[int]:
 
 
 def token_list(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
-    """Return tokens as a list."""
     if isinstance(tokens, list):
         return tokens
     return tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)

@@ -81,7 +81,6 @@ def name(requirement: str) -> str:
 
 
 def write(lock: str, note: str, versions: Sequence[str], *, with_hashes: bool = True) -> None:
-    """Write a lock."""
     body = hashed(versions) if with_hashes else "\n".join(versions) + "\n"
     (ROOT / f"requirements{lock}.lock").write_text(f"# Written by `make lock`: {note}. Do not edit.\n{body}")
 

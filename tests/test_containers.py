@@ -39,7 +39,6 @@ def stages() -> dict[str, list[tuple[str, str]]]:
 
 
 def variables(image: str) -> dict[str, str]:
-    """Return the variables of an image."""
     rows = [shlex.split(rest) for word, rest in stages()[image] if word == "ENV"]
     return dict(assigned.partition("=")[::2] for row in rows for assigned in row)
 

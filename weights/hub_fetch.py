@@ -386,7 +386,6 @@ class _Counted(io.BufferedRandom):
         self._progress = progress
 
     def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
-        """Write, and count."""
         count = super().write(data)
         self._progress.add(count)
         return count

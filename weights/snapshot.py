@@ -211,7 +211,10 @@ def _view(data: Bits | bytes) -> memoryview:
 
 def header_metadata(aliases: dict[str, str]) -> dict[str, str]:
     """Return the metadata of a snapshot's header."""
-    return {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
+    if not aliases:
+        return {"format": "pt"}
+    alias = json.dumps(aliases, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return {"format": "pt", "alias": alias}
 
 
 def tensor_hash(bits: Bits, tell: Callable[[], None] = lambda: None) -> bytes:
@@ -226,10 +229,6 @@ def tensor_hash(bits: Bits, tell: Callable[[], None] = lambda: None) -> bytes:
 def _text(text: str) -> bytes:
     data = text.encode()
     return struct.pack("<I", len(data)) + data
-
-
-def _alias_json(aliases: dict[str, str]) -> str:
-    return json.dumps(aliases, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _aliases(parsed: safetensors_header.Header) -> dict[str, str]:

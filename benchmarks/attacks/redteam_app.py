@@ -8,14 +8,13 @@ from rich.console import Console
 
 from benchmarks.attacks.command import play
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
-from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp
 from echo2.runtime.logs import set_up_logging, to_stream
 
-redteam_app = typer.Typer(**PASSED_APP)
+redteam_app = CommandApp(**PASSED_APP)
 
 
 @redteam_app.command()
-@errors_reported
 def redteam(
     quick: Annotated[bool, typer.Option("--quick", help="The main attacks, for a shorter time: some minutes.")] = False,
     attack: Annotated[

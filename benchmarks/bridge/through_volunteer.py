@@ -25,7 +25,6 @@ from benchmarks.harness.volunteer import WITHIN, NodeFault, joining_node
 from benchmarks.load.bare import until
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.task_processes import environment_at
@@ -144,9 +143,7 @@ async def volunteering(
     try:
         with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
             models = Models(FirstVersionLearner(), [TrustingScorer(0.0)])
-            coordinator = Coordinator(
-                run, Network.of(network), models, store=store, database=database, hosts=TaskHosts([host])
-            )
+            coordinator = Coordinator(run, Network.of(network), models, store=store, database=database, hosts=[host])
             task_of_run = asyncio.create_task(coordinator.run())
             try:
                 await network.ready()

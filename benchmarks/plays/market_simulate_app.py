@@ -8,17 +8,16 @@ import typer
 from benchmarks.plays import market_simulation
 from benchmarks.plays.market_play import PlayTerms
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
-from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp
 from echo2.coordinator.market.epoch_terms import MOST_MONEY
 from echo2.coordinator.market.market_quote import QuoteChanges
 from echo2.coordinator.market.quote_text import amount_of, check_changes
 from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK, BadAsk
 
-market_simulate_app = typer.Typer(**PASSED_APP)
+market_simulate_app = CommandApp(**PASSED_APP)
 
 
 @market_simulate_app.command()
-@errors_reported
 def market_simulate(
     nodes: Annotated[int, typer.Option(min=1, max=10_000, help="Number of nodes.")] = 40,
     need: Annotated[float, typer.Option(min=0.01, max=10.0, help="Share of the nodes' supply that is needed.")] = 0.5,

@@ -7,15 +7,14 @@ import typer
 
 from benchmarks.plays import comparison, drawn_runs, told
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
-from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp
 from echo2.coordinator.command_line.trials_app import figure
 from echo2.runtime.errors import LocalFault
 
-simulate_app = typer.Typer(**PASSED_APP)
+simulate_app = CommandApp(**PASSED_APP)
 
 
 @simulate_app.command()
-@errors_reported
 def simulate(
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes.")] = 200,
     minutes: Annotated[float, figure(1, "Simulated time.")] = 60.0,

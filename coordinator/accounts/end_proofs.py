@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.lease_ends import sha256
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import sha256
 from echo2.p2p.swarm import merkle
 from echo2.protocol.ledger_heads import EndProof
 

@@ -133,7 +133,6 @@ class LedgerHeads:
             raise Tampered(before.size, f"the tree is not that of LedgerHead {before.number}")
 
     def newest(self) -> StoredHead | None:
-        """Return the newest head."""
         rows = self._select("ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 

@@ -18,7 +18,6 @@ Rules
    root and counts stay. A group for such a lease is then refused like one for an unknown lease.
 """
 
-import hashlib
 from collections import Counter
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ import msgspec
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.ledger.ledger_entries import sha256
 from echo2.ledger.ledger_facts import WRONG_CODES, LeaseCounts, LeasesEnded
 from echo2.p2p.swarm import merkle
 from echo2.runtime.units import DAY
@@ -60,11 +60,6 @@ class _StoredEnd(msgspec.Struct, frozen=True):
 
     node: str
     code: str
-
-
-def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 of `data`."""
-    return hashlib.sha256(data).digest()
 
 
 def position_of(document: bytes) -> LedgerPosition:

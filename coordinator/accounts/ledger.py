@@ -155,7 +155,6 @@ class Ledger:
         return [_entry(row) for row in rows]
 
     def tip(self) -> Tip:
-        """Return the end of the ledger."""
         row = self._database.one("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1")
         return Tip(0, ORIGIN) if row is None else Tip(*row)
 

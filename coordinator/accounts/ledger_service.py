@@ -71,7 +71,6 @@ class LedgerService:
         }
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
-        """Answer one request."""
         origin = self._origin_of(peer)
         party = origin.party
         asks = bool(request.entries or request.keys)

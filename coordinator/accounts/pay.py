@@ -20,10 +20,6 @@ from echo2.protocol.group_weights import Costs, GroupLengths, Weight, group_weig
 from echo2.runtime.errors import LocalFault
 
 
-class UnknownPriceMode(LocalFault):
-    """The RunSpec states a price mode that this build lacks; the message names the modes that it has."""
-
-
 class PayRule(NamedTuple):
     """One price mode.
 
@@ -56,9 +52,9 @@ PAY_RULES: Final[dict[str, PayRule]] = {"points": POINTS, MARKET: PayRule(whole_
 
 
 def pay_rule(price_mode: str) -> PayRule:
-    """Return the rule of a price mode. Raises `UnknownPriceMode`."""
+    """Return the rule of a price mode. Raises `LocalFault`."""
     rule = PAY_RULES.get(price_mode)
     if rule is None:
         known = ", ".join(sorted(PAY_RULES))
-        raise UnknownPriceMode(f"price mode {price_mode} is not in this build, which has {known}: update echo2")
+        raise LocalFault(f"price mode {price_mode} is not in this build, which has {known}: update echo2")
     return rule

@@ -15,8 +15,8 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
 from echo2.coordinator.database.database import Database
-from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.ledger_entries import accrued_account, unvested_account
+from echo2.ledger.ledger_facts import CanaryVested
 from echo2.p2p.identity import peer_id
 
 VESTED_AFTER: Final = 10

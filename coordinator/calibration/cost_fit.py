@@ -54,7 +54,6 @@ class Factors(NamedTuple):
     spread: float
 
     def sentence(self) -> str:
-        """Return the factors in words."""
         dearer, attended = figure(self.decode / DENOMINATOR), round(GIVEN_TOKEN_COST / self.attention)
         return (
             f"a sampled token costs {dearer} given ones, a given one as much as the attention to {attended} tokens; "

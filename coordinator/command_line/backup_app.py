@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home
 
-backup_app = typer.Typer()
+backup_app = CommandApp()
 
 
 @backup_app.command()
-@errors_reported
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; an existing one stays.", show_default=False)],
     home: Home = Path("."),
@@ -36,7 +35,6 @@ def backup(
 
 
 @backup_app.command()
-@errors_reported
 def restore(
     file: Annotated[Path, typer.Argument(help="A copy, by `backup`.", show_default=False)],
     home: Home = Path("."),
@@ -61,7 +59,6 @@ def restore(
 
 
 @backup_app.command("restored")
-@errors_reported
 def confirm_restored(
     home: Home = Path("."),
     yes: Annotated[bool, typer.Option("--yes", help="The other coordinator has stopped for good.")] = False,

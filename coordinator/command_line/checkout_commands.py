@@ -25,12 +25,12 @@ PASSED_APP: Final[dict[str, Any]] = {
 
 
 def app_of(command: str) -> typer.Typer:
-    """Return the app of a command of `APPS`. Raises `NeedsCheckout`."""
+    """Return the app of a command of `APPS`. Raises `LocalFault`."""
     module, name = APPS[command]
     app: typer.Typer = getattr(load_from_checkout(module, f"{PROGRAM} {command}"), name)
     return app
 
 
 def pass_on(context: typer.Context, command: str) -> None:
-    """Run the app of a command with the words after it. Raises `NeedsCheckout`, and `SystemExit` at the app's end."""
+    """Run the app of a command with the words after it. Raises `LocalFault`, and `SystemExit` at the app's end."""
     app_of(command)(args=context.args, prog_name=f"{PROGRAM} {command}")

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home
 from echo2.runtime.terminal_question import ask_agreement
 
-keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
+keys_app = CommandApp(help="The run's keys.", no_args_is_help=True)
 Request = Annotated[
     Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key is.")
 ]
@@ -23,7 +23,6 @@ RootPlace = Annotated[
 
 
 @keys_app.command("show")
-@errors_reported
 def keys_show(home: Home = Path(".")) -> None:
     """Show the public half of each key, and where its file is. Opens no private key."""
     from echo2.coordinator.database.run_folder import RunFolder
@@ -46,21 +45,18 @@ def keys_show(home: Home = Path(".")) -> None:
 
 
 @keys_app.command("renew")
-@errors_reported
 def keys_renew(home: Home = Path("."), request: Request = None, place: RootPlace = None) -> None:
     """Give the run another year: a new Root with the same keys."""
     _change(home, None, request, place)
 
 
 @keys_app.command("rotate")
-@errors_reported
 def keys_rotate(role: Role, home: Home = Path("."), request: Request = None, place: RootPlace = None) -> None:
     """Replace the key of a role. Documents that the old key signed before stay valid."""
     _change(home, role, request, place)
 
 
 @keys_app.command("revoke")
-@errors_reported
 def keys_revoke(
     role: Role,
     home: Home = Path("."),
@@ -76,7 +72,6 @@ def keys_revoke(
 
 
 @keys_app.command("make-root")
-@errors_reported
 def keys_make_root(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
@@ -89,7 +84,6 @@ def keys_make_root(
 
 
 @keys_app.command("make-payout")
-@errors_reported
 def keys_make_payout(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
@@ -101,7 +95,6 @@ def keys_make_payout(
 
 
 @keys_app.command("export-root")
-@errors_reported
 def keys_export_root(
     request: Annotated[Path, typer.Argument(help="The request that it writes.", show_default=False)],
     home: Home = Path("."),
@@ -139,7 +132,6 @@ def keys_export_root(
 
 @keys_app.command("sign-root")
 @keys_app.command("sign", hidden=True)
-@errors_reported
 def keys_sign(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
@@ -161,7 +153,6 @@ def keys_sign(
 
 @keys_app.command("import-root")
 @keys_app.command("install", hidden=True)
-@errors_reported
 def keys_install(
     signed: Annotated[list[Path], typer.Argument(help="The signed Root; several files of one.", show_default=False)],
     home: Home = Path("."),
@@ -173,7 +164,6 @@ def keys_install(
 
 
 @keys_app.command("request-log")
-@errors_reported
 def keys_request_log(
     request: Annotated[Path, typer.Argument(help="The request that it writes.", show_default=False)],
     home: Home = Path("."),
@@ -185,7 +175,6 @@ def keys_request_log(
 
 
 @keys_app.command("sign-log")
-@errors_reported
 def keys_sign_log(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
@@ -203,7 +192,6 @@ def keys_sign_log(
 
 
 @keys_app.command("import-log")
-@errors_reported
 def keys_import_log(
     signed: Annotated[list[Path], typer.Argument(help="The answer; several files of one.", show_default=False)],
     home: Home = Path("."),

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from echo2.coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home
 
-ledger_app = typer.Typer(help="The ledger of accepted work.", no_args_is_help=True)
+ledger_app = CommandApp(help="The ledger of accepted work.", no_args_is_help=True)
 
 
 @ledger_app.command("export")
-@errors_reported
 def ledger_export(
     folder: Annotated[Path, typer.Argument(help="The folder to write; an earlier export is continued.")],
     home: Home = Path("."),
@@ -31,7 +30,6 @@ def ledger_export(
 
 
 @ledger_app.command("verify")
-@errors_reported
 def ledger_verify(
     source: Annotated[
         str, typer.Argument(help="An export, by `ledger export`, or the URL of a run's page.", show_default=False)
@@ -52,7 +50,6 @@ def ledger_verify(
 
 
 @ledger_app.command("replay")
-@errors_reported
 def ledger_replay(
     folder: Annotated[Path, typer.Argument(help="An export, by `ledger export`.", show_default=False)],
     state: Annotated[bool, typer.Option("--state", help="Print the state instead, as JSON.")] = False,
@@ -71,7 +68,6 @@ def ledger_replay(
 
 
 @ledger_app.command("find")
-@errors_reported
 def ledger_find(
     what: Annotated[
         str, typer.Argument(help="A number, a lease's 32 digits, a peer id, or an idempotency key.", show_default=False)
@@ -95,7 +91,6 @@ def ledger_find(
 
 
 @ledger_app.command("proof")
-@errors_reported
 def ledger_proof(
     entry: Annotated[int, typer.Argument(min=1, max=(1 << 53) - 1, help="Its number.", show_default=False)],
     home: Home = Path("."),
@@ -110,7 +105,6 @@ def ledger_proof(
 
 
 @ledger_app.command("balance")
-@errors_reported
 def ledger_balance(home: Home = Path(".")) -> None:
     """Print the balance of every account: milli-RE, or in a run of money 10^-9 of its currency. Works while the
     coordinator runs."""
@@ -124,7 +118,6 @@ def ledger_balance(home: Home = Path(".")) -> None:
 
 
 @ledger_app.command("head")
-@errors_reported
 def ledger_head(home: Home = Path(".")) -> None:
     """Print the newest signed head as a checkpoint, which witnesses of transparency logs read."""
     from echo2.coordinator.database.run_folder import RunFolder

@@ -10,7 +10,7 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
-from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
+from echo2.coordinator.command_line.command_options import PROGRAM, CommandApp, Home, Sets, settings_of
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
 from echo2.runtime.terminal_question import ask_agreement
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from echo2.coordinator.run.setup import Run
     from echo2.coordinator.settings.config import CoordinatorConfig
 
-making_app = typer.Typer()
+making_app = CommandApp()
 
 
 @making_app.command()
-@errors_reported
 @terminated_like_interrupted()
 def init(
     folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
@@ -170,11 +169,10 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
     print("\n".join(about_root_keys))
 
 
-config_app = typer.Typer(help="Settings of a run: a variable overrides coordinator.toml.", no_args_is_help=True)
+config_app = CommandApp(help="Settings of a run: a variable overrides coordinator.toml.", no_args_is_help=True)
 
 
 @config_app.command("get")
-@errors_reported
 def config_get(
     key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
@@ -188,7 +186,6 @@ def config_get(
 
 
 @config_app.command("diff")
-@errors_reported
 def config_diff(home: Home = Path(".")) -> None:
     """Show the settings that differ from their defaults, where they come from, and the last changes."""
     from echo2.coordinator.database.run_folder import RunFolder
@@ -200,7 +197,6 @@ def config_diff(home: Home = Path(".")) -> None:
 
 
 @config_app.command("set")
-@errors_reported
 def config_set(
     assigned: Annotated[
         list[str],
@@ -217,7 +213,6 @@ def config_set(
 
 
 @config_app.command("unset")
-@errors_reported
 def config_unset(
     keys: Annotated[list[str], typer.Argument(metavar="SECTION.KEY...", show_default=False)], home: Home = Path(".")
 ) -> None:
@@ -228,7 +223,6 @@ def config_unset(
 
 
 @config_app.command("schema")
-@errors_reported
 def config_schema() -> None:
     """Print the JSON schema of all settings, for editors and programs."""
     import json

@@ -6,15 +6,14 @@ from typing import Annotated, Final
 import typer
 
 from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
-from echo2.coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home
 
-market_app = typer.Typer(help="Prices of a market, before they are paid.", no_args_is_help=True)
+market_app = CommandApp(help="Prices of a market, before they are paid.", no_args_is_help=True)
 MOST_RATE: Final = 10**9
 """RE per hour."""
 
 
 @market_app.command("quote")
-@errors_reported
 def market_quote_command(
     home: Home = Path("."),
     need: Annotated[
@@ -53,7 +52,6 @@ def market_quote_command(
 
 
 @market_app.command("simulate", context_settings=PASSED_ON)
-@errors_reported
 def market_simulate(context: typer.Context) -> None:
     """Try the settings of a market on seeded populations: who works, what an epoch costs, what a false ask gains. Needs
     a checkout."""

@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 import typer
 
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.command_line.command_options import Home, Peer, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home, Peer
 
-nodes_app = typer.Typer(help="Nodes: their standing, and your remarks on them.", no_args_is_help=True)
+nodes_app = CommandApp(help="Nodes: their standing, and your remarks on them.", no_args_is_help=True)
 
 
 @nodes_app.command("ls")
-@errors_reported
 def nodes_ls(
     home: Home = Path("."),
     rank: Annotated[Literal["new", "known", "proven"] | None, typer.Option(help="Only these.")] = None,
@@ -32,7 +31,6 @@ def nodes_ls(
 
 
 @nodes_app.command("show")
-@errors_reported
 def nodes_show(
     node: Peer,
     home: Home = Path("."),
@@ -49,7 +47,6 @@ def nodes_show(
 
 
 @nodes_app.command("evidence")
-@errors_reported
 def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
     """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
     from echo2.coordinator.command_line import over_time_report
@@ -59,35 +56,30 @@ def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
 
 
 @nodes_app.command("vouch")
-@errors_reported
 def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
     """Vouch for a node: its rank is known from now on, as after 3 accepted groups."""
     _remark(home, "vouch", node, why)
 
 
 @nodes_app.command("ban")
-@errors_reported
 def nodes_ban(node: Peer, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")) -> None:
     """Ban a node until you lift the ban. It keeps its earnings."""
     _remark(home, "ban", node, why)
 
 
 @nodes_app.command("unban")
-@errors_reported
 def nodes_unban(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
     """Lift a node's ban, or end its suspension."""
     _remark(home, "unban", node, why)
 
 
 @nodes_app.command("note")
-@errors_reported
 def nodes_note(node: Peer, text: str, home: Home = Path(".")) -> None:
     """Add a note on a node. It stays in the ledger for ever, visible to every reader of the ledger."""
     _remark(home, "note", node, text)
 
 
 @nodes_app.command("blot-team")
-@errors_reported
 def nodes_blot_team(team: Annotated[str, typer.Argument(help="Its name.")], home: Home = Path(".")) -> None:
     """Delete a team's name, as of a person who wants it gone. Its work stays, under the ledger's commitment."""
     _remark(home, "blot-team", team, "")

@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.command_line.command_options import Home, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home
 
-payout_app = typer.Typer(help="Payments in money. Without --yes each command only shows what it would do.",
+payout_app = CommandApp(help="Payments in money. Without --yes each command only shows what it would do.",
                          no_args_is_help=True)  # fmt: skip
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be done.")]
 T = TypeVar("T")
@@ -22,7 +22,6 @@ def _result_of(work: Coroutine[Any, Any, T]) -> T:
 
 
 @payout_app.command("plan")
-@errors_reported
 def payout_plan(
     home: Home = Path("."),
     yes: Yes = False,
@@ -38,7 +37,6 @@ def payout_plan(
 
 
 @payout_app.command("approve")
-@errors_reported
 def payout_approve(
     plan: Annotated[Path, typer.Argument(help="The folder of the plan.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder with the payout keys.")] = Path("."),
@@ -55,7 +53,6 @@ def payout_approve(
 
 
 @payout_app.command("send")
-@errors_reported
 def payout_send(home: Home = Path("."), yes: Yes = False) -> None:
     """Send the newest plan, within the limits per day and node. Says every reason that forbids it."""
     from echo2.coordinator.payouts import payout_commands
@@ -64,7 +61,6 @@ def payout_send(home: Home = Path("."), yes: Yes = False) -> None:
 
 
 @payout_app.command("reconcile")
-@errors_reported
 def payout_reconcile(
     home: Home = Path("."),
     yes: Yes = False,
@@ -91,7 +87,6 @@ def payout_reconcile(
 
 
 @payout_app.command("restored")
-@errors_reported
 def payout_restored(
     home: Home = Path("."),
     yes: Yes = False,
@@ -116,7 +111,6 @@ def payout_restored(
 
 
 @payout_app.command("report")
-@errors_reported
 def payout_report(home: Home = Path(".")) -> None:
     """Show what was paid, what is open, and each question that you must answer. Works while the coordinator runs."""
     from echo2.coordinator.payouts import payout_commands

@@ -5,16 +5,15 @@ from typing import Annotated
 
 import typer
 
-from echo2.coordinator.command_line.command_options import PROGRAM, Home, errors_reported
+from echo2.coordinator.command_line.command_options import PROGRAM, CommandApp, Home
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
 from echo2.runtime.exit_codes import Exit
 
-policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
+policy_app = CommandApp(help="The published versions in the run's store.", no_args_is_help=True)
 
 
 @policy_app.command("ls")
-@errors_reported
 def policy_ls(
     home: Home = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
@@ -37,7 +36,6 @@ def policy_ls(
 
 
 @policy_app.command("export")
-@errors_reported
 @terminated_like_interrupted()
 def policy_export(
     folder: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
@@ -66,7 +64,6 @@ def policy_export(
 
 
 @policy_app.command("verify")
-@errors_reported
 @terminated_like_interrupted()
 def policy_verify(
     folder: Annotated[
@@ -97,7 +94,6 @@ def policy_verify(
 
 
 @policy_app.command("rollback")
-@errors_reported
 def policy_rollback(
     version: Annotated[
         int | None, typer.Argument(min=0, help="Its number.", show_default="the best by held-out results")

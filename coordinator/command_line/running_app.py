@@ -7,16 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from echo2.coordinator.command_line import command_options
-from echo2.coordinator.command_line.command_options import Home, Sets, errors_reported, settings_of
+from echo2.coordinator.command_line.command_options import CommandApp, Home, Sets, errors_reported, settings_of
 from echo2.coordinator.demo.interruption import noting_the_end
 from echo2.coordinator.metrics.trackers import Tool
 from echo2.runtime.exit_codes import Exit
 
-running_app = typer.Typer()
+running_app = CommandApp()
 
 
 @running_app.command()
-@errors_reported
 def run(
     home: Home = Path("."),
     port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="from the settings")] = None,
@@ -50,7 +49,6 @@ def settings_of_run(
 
 
 @running_app.command()
-@errors_reported
 def status(
     home: Home = Path("."),
     url: Annotated[str | None, typer.Option(help="The coordinator's page.", show_default="by the run folder")] = None,
@@ -74,7 +72,6 @@ def status(
 
 
 @running_app.command()
-@errors_reported
 def pause(
     home: Home = Path("."),
     why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
@@ -87,7 +84,6 @@ def pause(
 
 
 @running_app.command()
-@errors_reported
 def resume(home: Home = Path(".")) -> None:
     """Resume a paused run at once, whatever paused it."""
     from echo2.coordinator.run import operator_commands
@@ -97,7 +93,6 @@ def resume(home: Home = Path(".")) -> None:
 
 
 @running_app.command()
-@errors_reported
 def finish(home: Home = Path(".")) -> None:
     """End the run for good: what was learned is published, open leases are taken and paid, nodes are told and end."""
     from echo2.coordinator.run import operator_commands
@@ -107,7 +102,6 @@ def finish(home: Home = Path(".")) -> None:
 
 
 @running_app.command()
-@errors_reported
 def calibrate(
     engine_class: Annotated[
         str, typer.Argument(metavar="CLASS", help="A number format, as bfloat16, or a class, as llamacpp/float16/cpu.")
@@ -145,7 +139,6 @@ def calibrate(
 
 
 @running_app.command()
-@errors_reported
 def recheck(home: Home = Path(".")) -> int:
     """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
     from echo2.coordinator.command_line import replay_report
@@ -157,7 +150,6 @@ def recheck(home: Home = Path(".")) -> int:
 
 
 @running_app.command()
-@errors_reported
 def report(
     file: Annotated[Path, typer.Argument(help="The HTML file to write; it must not exist.", show_default=False)],
     home: Home = Path("."),
@@ -168,7 +160,7 @@ def report(
     print(report_file.write(home, file))
 
 
-page_app = typer.Typer(help="The run's page and yours: their addresses, and a copy for a web host.")
+page_app = CommandApp(help="The run's page and yours: their addresses, and a copy for a web host.")
 
 
 @page_app.callback(invoke_without_command=True)
@@ -183,7 +175,6 @@ def show_pages(context: typer.Context, home: Home = Path(".")) -> None:
 
 
 @page_app.command("export")
-@errors_reported
 def export_page(
     folder: Annotated[Path, typer.Argument(help="The folder to write: empty or missing.", show_default=False)],
     home: Home = Path("."),
@@ -195,7 +186,6 @@ def export_page(
 
 
 @running_app.command()
-@errors_reported
 def doctor(home: Home = Path(".")) -> None:
     """Say whether keys, child processes, newcomers, addresses, disk, memory, tasks, clock, page and rates are in order,
     and what to do for each that is not."""
@@ -221,7 +211,6 @@ def doctor(home: Home = Path(".")) -> None:
 
 
 @running_app.command()
-@errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from echo2.coordinator.database.run_folder import RunFolder
@@ -244,7 +233,6 @@ def invite(home: Home = Path(".")) -> None:
 
 
 @running_app.command()
-@errors_reported
 def directory(
     runs: Annotated[
         Path, typer.Argument(help="A TOML file: [[runs]] with invite, name, description, model, task, state, page.")
@@ -260,7 +248,6 @@ def directory(
 
 
 @running_app.command()
-@errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
     from echo2.protocol.numbers import build
@@ -268,7 +255,7 @@ def version() -> None:
     print(build())
 
 
-track_app = typer.Typer(
+track_app = CommandApp(
     help="Send a run's curves to a tracker, from history.jsonl: the coordinator neither waits for it nor knows it.",
     no_args_is_help=True,
 )
@@ -278,7 +265,6 @@ Tracker = Annotated[Tool, typer.Option("--to", help="The tracker, an extra of ec
 
 
 @track_app.command("replay")
-@errors_reported
 def track_replay(logs: Logs, to: Tracker = "tensorboard", home: Home = Path(".")) -> None:
     """Write the whole history into a folder for a tracker, in the place of what was written there before."""
     from echo2.coordinator.metrics import track
@@ -287,7 +273,6 @@ def track_replay(logs: Logs, to: Tracker = "tensorboard", home: Home = Path(".")
 
 
 @track_app.command("follow")
-@errors_reported
 def track_follow(logs: Logs, to: Tracker = "tensorboard", home: Home = Path(".")) -> None:
     """Do as `replay`, and go on with what the coordinator adds, until Ctrl-C. Run it as a service of its own."""
     from echo2.coordinator.metrics import track
@@ -297,7 +282,6 @@ def track_follow(logs: Logs, to: Tracker = "tensorboard", home: Home = Path(".")
 
 
 @running_app.command()
-@errors_reported
 def relay(
     home: Annotated[Path, typer.Option("--home", help="Folder of the relay's key.")] = Path("relay"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port.")] = 4101,

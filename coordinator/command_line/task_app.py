@@ -6,15 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.errors import LocalFault
 
-task_app = typer.Typer(help="Tasks that a run can learn.", no_args_is_help=True)
+task_app = CommandApp(help="Tasks that a run can learn.", no_args_is_help=True)
 
 
 @task_app.command("ls")
-@errors_reported
 def task_ls() -> None:
     """List the tasks of this build, those that need an extra, and the plug-ins."""
     from echo2.coordinator.calibration import task_trial
@@ -23,7 +22,6 @@ def task_ls() -> None:
 
 
 @task_app.command("try")
-@errors_reported
 @terminated_like_interrupted()
 def task_try(
     name: Annotated[str, typer.Argument(help="As in run.task: NAME or NAME:ARGUMENT.", show_default=False)],
@@ -68,7 +66,6 @@ def task_try(
 
 
 @task_app.command("measure")
-@errors_reported
 @terminated_like_interrupted()
 def task_measure(
     name: Annotated[str, typer.Argument(help="poker:kuhn, poker:leduc or poker:holdem.", show_default=False)],

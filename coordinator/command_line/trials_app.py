@@ -9,13 +9,13 @@ import typer
 
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
-from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, errors_reported
 from echo2.runtime.gpu_check_app import add_gpu_check
 
 if TYPE_CHECKING:
     from echo2.coordinator.metrics.views import RunState
 
-trials_app = typer.Typer()
+trials_app = CommandApp()
 MOST_FIGURE: Final = 1_000_000_000
 """No figure of a plan is larger, nor infinite: 30 years, in seconds."""
 
@@ -35,7 +35,6 @@ class DemoFormat(Enum):
 
 
 @trials_app.command()
-@errors_reported
 def demo(
     model: Annotated[Literal["tiny", "smollm2"], typer.Option(help="tiny or smollm2.")] = "tiny",
     nodes: Annotated[
@@ -94,7 +93,6 @@ add_gpu_check(trials_app, errors_reported, _measure)
 
 
 @trials_app.command()
-@errors_reported
 def plan(
     home: Annotated[
         Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="only flags")
@@ -165,14 +163,12 @@ def _state_of(home: Path) -> "RunState":
 
 
 @trials_app.command(context_settings=PASSED_ON)
-@errors_reported
 def simulate(context: typer.Context) -> None:
     """Simulate a fleet on the product's own rules: idle share, age of groups, cost of a step. Needs a checkout."""
     pass_on(context, "simulate")
 
 
 @trials_app.command(context_settings=PASSED_ON)
-@errors_reported
 def redteam(context: typer.Context) -> None:
     """Attack a coordinator of this machine, on loopback only, and report what held. Needs a checkout."""
     pass_on(context, "redteam")

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from echo2.coordinator.command_line.command_options import Home, LeaseId, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp, Home, LeaseId
 
-verdict_app = typer.Typer(help="Verdicts on groups, by the lease.", no_args_is_help=True)
+verdict_app = CommandApp(help="Verdicts on groups, by the lease.", no_args_is_help=True)
 
 
 @verdict_app.command("show")
-@errors_reported
 def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
     """Show a verdict: statistic, threshold, Calibration, stored evidence, further checks. Works at any time."""
     from echo2.coordinator.command_line import replay_report
@@ -23,7 +22,6 @@ def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
 
 
 @verdict_app.command("rerun")
-@errors_reported
 def verdict_rerun(lease: LeaseId, home: Home = Path(".")) -> None:
     """Have a verdict checked again by another scorer process, while its group is stored. The coordinator must run."""
     from echo2.coordinator.submissions import verdict_commands
@@ -32,7 +30,6 @@ def verdict_rerun(lease: LeaseId, home: Home = Path(".")) -> None:
 
 
 @verdict_app.command("reverse")
-@errors_reported
 def verdict_reverse(
     lease: LeaseId, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")
 ) -> None:
@@ -42,13 +39,12 @@ def verdict_reverse(
     print(verdict_commands.submit(home, "reverse", lease, why))
 
 
-rollouts_app = typer.Typer(help="What the model says: stored rollouts, for your eyes only.", no_args_is_help=True)
+rollouts_app = CommandApp(help="What the model says: stored rollouts, for your eyes only.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs, a line per group.")]
 
 
 @rollouts_app.command("ls")
-@errors_reported
 def rollouts_ls(
     home: Home = Path("."),
     best: Annotated[bool, typer.Option("--best", help="Highest mean reward first.")] = False,
@@ -86,7 +82,6 @@ def rollouts_ls(
 
 
 @rollouts_app.command("show")
-@errors_reported
 def rollouts_show(
     lease: LeaseId,
     home: Home = Path("."),

@@ -46,6 +46,6 @@ MakePayments = Callable[[Path, Mapping[str, str]], DemoPayments]
 
 
 def load_payments() -> MakePayments:
-    """Return what makes the payments of a demo. Raises `NeedsCheckout`."""
+    """Return what makes the payments of a demo. Raises `LocalFault`."""
     make: MakePayments = load_from_checkout("benchmarks.payments.pay_trial", "echo2-coord demo --pay").PayTrial
     return make

@@ -43,7 +43,6 @@ def classes_of(text: str) -> tuple[str, ...]:
 
 
 def node_name(engine_class: str) -> str:
-    """Return the name of a class's node."""
     return engine_class.replace("/", "-")
 
 

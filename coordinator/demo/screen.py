@@ -95,7 +95,6 @@ def working(console: Console, text: str) -> Iterator[None]:
 
 
 def progress_line(state: RunState, seconds: float) -> str:
-    """Summarise the run in one line."""
     wanted = f"/{state.steps_wanted}" if state.steps_wanted else ""
     parts = [f"{seconds:5.0f} s", f"step {state.step}{wanted}"]
     if state.steps:

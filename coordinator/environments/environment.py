@@ -296,7 +296,6 @@ class Aside:
 
     @property
     def facts(self) -> TaskFacts:
-        """The task's facts."""
         return self._environment.facts
 
     async def prompt(self, split: Split, index: int) -> list[int]:

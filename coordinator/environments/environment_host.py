@@ -121,7 +121,6 @@ class EnvironmentHost:
         )
 
     def prompt(self, asked: AskPrompt) -> Prompted:
-        """Return a prompt."""
         task, text = self._task()
         try:
             return Prompted(tokens=prompt_of(task, asked.split, asked.index, text))

@@ -110,7 +110,6 @@ class LocalTask:
 
     @property
     def facts(self) -> TaskFacts:
-        """The task's facts."""
         return facts_of(self._task)
 
     async def prompt(self, split: Split, index: int) -> list[int]:
@@ -162,5 +161,4 @@ class LocalEpisode:
 
 
 def facts_of(task: Task) -> TaskFacts:
-    """Return the facts of a pure task."""
     return TaskFacts(task.name, task.version, PURE_KIND, task.size("train"), task.size("heldout"), measure_of(task))

@@ -143,7 +143,6 @@ class EpochClock:
         return open_ is None or self._early or at >= self.ends(open_) - 2 * self._terms.asks
 
     def _opening(self, terms: EpochAnnounced) -> int:
-        """Return when an announced epoch opens."""
         open_ = self._service.state.open
         opens = self._terms.opens(terms)
         return opens if open_ is None or self._early else max(opens, self.ends(open_))

@@ -23,7 +23,6 @@ class MarketTerms(NamedTuple):
 
     @classmethod
     def of(cls, section: MarketSection, currency: str) -> Self:
-        """Return the terms of these settings."""
         return cls(
             currency, 1000 * section.epoch_seconds, 1000 * section.asks_seconds,
             nano(section.reserve), nano(section.budget), 1000 * section.least_need, section.newcomers,

@@ -113,7 +113,6 @@ class RunningMarket:
         control.also_answers(MARKET, lambda asked, request: self.answer(asked.node, request, asked.now, asked.origin))
 
     def answer(self, node: bytes, request: MarketRequest, now: int, origin: Origin) -> MarketResponse:
-        """Answer a request of the method `market`."""
         return self.asks.answer(node, request, now, origin)
 
     def _beacon(self, at: int) -> bytes:

@@ -55,7 +55,6 @@ class MemoryParts(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All together."""
         return sum(self)
 
 

@@ -34,7 +34,6 @@ class PassMemory(NamedTuple):
     rows: int
 
     def bytes_of(self, tokens: int) -> int:
-        """Return the bytes of a pass."""
         return self.fixed + tokens * self.token + min(tokens, self.rows) * self.row
 
     def fitting(self, tokens: int, free: int) -> int:

@@ -114,7 +114,6 @@ class Session:
         self._sweep()
 
     def answer_open(self) -> Opened:
-        """Return the answer to `open`."""
         return Opened(
             era=self._state.era,
             undone=self._undone,

@@ -103,7 +103,6 @@ class LeaseAdmission:
             self._shares.note_known(now)
 
     def rank(self, node: bytes, now: int) -> Rank:
-        """Return the rank of a key."""
         return self._accounts.of(node, now).rank
 
     def demand(

@@ -47,7 +47,6 @@ class LeaseRows:
         return int(self._database.value("SELECT coalesce(max(era), 0) FROM versions"))
 
     def find(self, lease: bytes) -> LeaseRecord | None:
-        """Return a lease by its id; None if there is none."""
         row = self._database.one("SELECT document, expires, state FROM leases WHERE id = ?", (lease,))
         return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
 
@@ -91,7 +90,6 @@ class LeaseRows:
         return [lease for lease in leases if lease in still_open]
 
     def still_open(self, leases: Collection[bytes]) -> set[bytes]:
-        """Return those of these leases that are open."""
         listed, still = list(leases), set[bytes]()
         for first in range(0, len(listed), LOOKED_UP_AT_ONCE):
             some = listed[first : first + LOOKED_UP_AT_ONCE]

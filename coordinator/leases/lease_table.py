@@ -45,7 +45,6 @@ Early = Literal["superseded", "declined"]
 
 
 def bounds_of(terms: LeaseTerms) -> LifetimeBounds:
-    """Return the bounds of the lifetimes of leases."""
     return LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
 
 

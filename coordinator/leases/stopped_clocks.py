@@ -57,7 +57,6 @@ class StoppedClocks:
         return self._extend(lease, now) if lease in self._stopped else 0
 
     def forget(self, lease: bytes) -> None:
-        """Forget a lease that has ended."""
         self._stopped.pop(lease, None)
         self._extended.pop(lease, None)
         self._kept.pop(lease, None)

@@ -88,7 +88,6 @@ class WaitingReports:
             self._waiting.popitem(last=False)
 
     def by_node(self) -> Mapping[bytes, frozenset[bytes]]:
-        """Return the waiting leases of each node."""
         return self._waiting
 
 
@@ -102,7 +101,6 @@ class RecalledLeases:
         return lease in self._version_of
 
     def add(self, leases: Iterable[WaitingLease]) -> None:
-        """Recall these leases."""
         self._version_of |= {one.lease: one.version for one in leases}
 
     def keep(self, still_open: Callable[[Collection[bytes]], Collection[bytes]]) -> None:
@@ -111,5 +109,4 @@ class RecalledLeases:
         self._version_of = {lease: version for lease, version in self._version_of.items() if lease in left}
 
     def by_version(self) -> Counter[int]:
-        """Count them by version."""
         return Counter(self._version_of.values())

@@ -55,7 +55,6 @@ class TwinSets:
             self._database.do("UPDATE leases SET counts = ? WHERE id = ?", (one == best, one))
 
     def is_canary(self, lease: bytes) -> bool:
-        """Tell whether a lease is a canary."""
         return bool(self._database.value("SELECT twin = 'canary' FROM leases WHERE id = ?", (lease,)))
 
     def is_pending(self, lease: bytes) -> bool:

@@ -38,7 +38,6 @@ class PageClient:
         self._connection = kinds[parts.scheme](host, port, timeout=_CONNECTION_SECONDS)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     @contextlib.contextmanager

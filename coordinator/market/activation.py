@@ -167,5 +167,4 @@ def _rate(offers: Iterable[Offer]) -> int:
 
 
 def lot(offer: Offer, beacon: bytes) -> bytes:
-    """Return the lot of a node."""
     return hashlib.sha256(beacon + offer.node).digest()

@@ -39,10 +39,6 @@ VARIED_TERMS: Final = (
 """Terms of which other values are quoted too: name, field, factors."""
 
 
-class NoMarket(LocalFault):
-    """A ledger without an epoch. The message says what to do."""
-
-
 class SpentEpoch(NamedTuple):
     """A closed epoch. `budget`: budget with forfeits. `work`: accepted and paid."""
 
@@ -132,14 +128,14 @@ class _Notes:
 
 
 def history(run: bytes, entries: Iterable[Entry]) -> MarketHistory:
-    """Return the market after a run's entries, each checked. Raises `NoMarket`, `LocalFault`."""
+    """Return the market after a run's entries, each checked. Raises `LocalFault`."""
     notes = _Notes()
     try:
         state = replay_market(run, notes.note_entries(entries))
     except NotReproduced as fault:
         raise LocalFault(f"{fault}: export the ledger and check it with `echo2-coord ledger verify`") from fault
     if notes.terms is None or notes.opened is None:
-        raise NoMarket(
+        raise LocalFault(
             "no epoch of a market was opened in this ledger; a run without a market pays in points (docs/money.md): "
             "`echo2-coord market simulate` shows what one would cost"
         )

@@ -128,7 +128,6 @@ def relative_error(rates: Sequence[int]) -> Fraction:
 
 
 def group_rate(record: LeasedGroup) -> int:
-    """Return the rate of an accepted group."""
     leased = lease_interval(record.sent, record.received, record.expires)
     return record.weight * HOUR // max(1, leased.end - leased.begin)
 

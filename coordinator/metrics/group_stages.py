@@ -51,7 +51,6 @@ class GroupTimes(NamedTuple):
 
 
 def stages(groups: Sequence[GroupTimes]) -> StagesView:
-    """Return the stages of these groups."""
     if not groups:
         return StagesView()
     step, seconds = _step_seconds(groups), dict[str, list[float]]()
@@ -103,7 +102,6 @@ def _view(name: str, seconds: Sequence[float], step: float | None) -> StageView:
 
 
 def _sentence(largest: StageView, whole: StageView) -> str:
-    """Name the largest stage in one sentence."""
     return f"The largest part is on average {_length(largest)} of {_length(whole)}: {largest.meaning}."
 
 

@@ -325,7 +325,6 @@ class SettingChange(msgspec.Struct, frozen=True, kw_only=True):
     new: str
 
     def sentence(self) -> str:
-        """Describe the change."""
         when = "" if self.step is None else f", from step {self.step}"
         return f"{self.key} = {self.new}, it was {self.old}{when}"
 

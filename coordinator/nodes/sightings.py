@@ -54,7 +54,6 @@ class Sightings:
         return len(self._worked) + len(self._others)
 
     def find(self, node: bytes) -> Sighting | None:
-        """Return the sighting of a node; None if it is not remembered."""
         return self._worked.get(node) or self._others.get(node)
 
     def meet(self, node: bytes, now: int, *, worked: bool) -> Sighting:

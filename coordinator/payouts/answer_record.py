@@ -51,7 +51,6 @@ class AnswerRecord:
         """(key, word, amount) -> when it was answered, by earlier passes; None: not read yet."""
 
     def add(self, key: str, answer: RailAnswer) -> None:
-        """Add an answer."""
         self._file.write(msgspec.json.encode({"at": self._clock(), "key": key, **answer._asdict()}) + b"\n")
 
     def repeats(self, payment: SentPayment, answer: RailAnswer) -> bool:

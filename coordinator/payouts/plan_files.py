@@ -56,11 +56,9 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     payments: Annotated[list[PlannedPayment], msgspec.Meta(min_length=1, max_length=MOST_PLAN_PAYMENTS)]
 
     def as_bytes(self) -> bytes:
-        """Return the file's bytes."""
         return msgspec.msgpack.encode(self)
 
     def entry_facts(self) -> PayoutPlanned:
-        """Return the facts of the plan's entry."""
         return PayoutPlanned(
             plan=self.plan, rail=self.rail, currency=self.currency, payments=len(self.payments), total=self.total,
             file=hashlib.sha256(self.as_bytes()).digest(), head=self.head, head_hash=self.head_hash,
@@ -121,7 +119,6 @@ class PayoutFolder:
         _write(self.path / RESTORED_FILE, msgspec.json.encode(_Restored(since, why)))
 
     def plan_folder(self, number: int) -> Path:
-        """Return the folder of one plan."""
         return self.path / str(number)
 
     def next_number(self, number: int) -> int:

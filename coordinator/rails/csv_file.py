@@ -26,8 +26,6 @@ def cell(text: str) -> str:
 
 
 def csv_format(currency: str) -> FileFormat:
-    """Return the format of CSV files in a currency."""
-
     def render(batch: PaymentBatch) -> bytes:
         rows = [["key", "account", "amount", "currency"]]
         rows += [[row.key, row.account, minor_units.decimal(row.amount), currency] for row in batch.rows]

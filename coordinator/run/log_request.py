@@ -86,7 +86,6 @@ def sign_log(asked: LogRequest, given: Sequence[Ed25519PrivateKey], earlier: byt
 
 
 def answers(sealed: bytes, asked: LogRequest) -> bool:
-    """Tell whether an answer is to this request."""
     try:
         return decode_unverified(sealed).payload == asked.document
     except PeerFault:

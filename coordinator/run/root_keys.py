@@ -88,11 +88,6 @@ def present(place: Path, publics: Collection[bytes], secret: str | None) -> list
     return [by_public[public] for public in publics if public in by_public]
 
 
-def same_disk(run_folder: Path, out: Path) -> bool:
-    """Tell whether both folders lie on one file system."""
-    return run_folder.stat().st_dev == out.stat().st_dev
-
-
 def meaning(plan: RootPlan, run_folder: Path) -> list[str]:
     """Return the lines that `init` prints about the root keys."""
     if plan.out is None:
@@ -111,6 +106,6 @@ def meaning(plan: RootPlan, run_folder: Path) -> list[str]:
         survives.append("Give each key a place of its own, on no network: together in one folder they are worth one.")
     else:
         survives.append("Copy the key to a second place that is on no network.")
-    if same_disk(run_folder, plan.out):
+    if run_folder.stat().st_dev == plan.out.stat().st_dev:
         survives.append("THEY ARE STILL ON THE SAME DISK AS THE RUN FOLDER: move them away before you start the run.")
     return survives

@@ -249,7 +249,6 @@ def _seal_root(
 
 
 def answers(answer: SignedRoot, asked: RootRequest) -> bool:
-    """Tell whether an answer is to this request."""
     try:
         return decode_unverified(answer.root).payload == asked.root
     except Malformed:

@@ -101,7 +101,6 @@ class Run:
 
     @property
     def root(self) -> Root:
-        """The newest Root."""
         return self.chain[-1]
 
     @property

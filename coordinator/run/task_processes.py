@@ -18,7 +18,6 @@ from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
 from echo2.coordinator.environments.process_pool import EnvironmentFault
 from echo2.coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
-from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.environments.work_folders import sweep
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import model_folder
@@ -127,10 +126,10 @@ async def host_task(
 @asynccontextmanager
 async def hosted_all(
     places: Iterable[TaskPlace], section: EnvironmentSection, tell: Callable[[str], None] = lambda fault: None
-) -> AsyncIterator[TaskHosts]:
+) -> AsyncIterator[Sequence[TaskHost]]:
     """Yield the hosts of a run's tasks, open. `tell`: the same as in `hosted`. Raises `LocalFault`."""
     async with AsyncExitStack() as stack:
-        yield TaskHosts([await stack.enter_async_context(host_task(place, section, tell)) for place in places])
+        yield [await stack.enter_async_context(host_task(place, section, tell)) for place in places]
 
 
 def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> tuple[TaskFacts, list[int]]:

@@ -70,7 +70,6 @@ def decay(settings: RateSettings, step: int) -> float:
 
 
 def describe_rate(settings: RateSettings) -> str:
-    """Describe the rate for people."""
     peak = f"{settings.learning_rate:g}"
     if settings.schedule == "constant":
         return peak

@@ -67,7 +67,6 @@ class ScorerSection(Section):
 
     @property
     def number(self) -> int:
-        """The number of scorers."""
         return 1 if self.devices == "auto" else len(self.devices)
 
     @property

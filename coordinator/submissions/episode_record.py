@@ -25,7 +25,6 @@ class EpisodeRecords:
         self._records: defaultdict[str, EpisodeRecord] = defaultdict(EpisodeRecord)
 
     def of(self, task: str) -> "EpisodeRecord":
-        """Return the record of a task."""
         return self._records[task]
 
     def reasons(self) -> dict[str, int]:

@@ -271,7 +271,6 @@ class StepService:
             asked.answered.set()
 
     def still_open(self, leases: set[bytes]) -> set[bytes]:
-        """Return those of these leases that are open."""
         return self._leases.still_open(leases)
 
     def _rank(self, node: bytes, now: int) -> Rank:

@@ -71,7 +71,6 @@ class Steps(msgspec.Struct, kw_only=True):
     norms: list[float] = []
 
     def take(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step."""
         figures = figures_of(metrics)
         if len(self.first) < FIRST_STEPS:
             self.first = [*self.first, figures]

@@ -9,14 +9,14 @@ Each loop waits on an event that the other sets; a submission sets `arrived` too
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import anyio.to_thread
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.environment import Environment
-from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.metrics.history import History
@@ -54,7 +54,7 @@ class Learning:
     def __init__(
         self,
         run: Run,
-        hosts: TaskHosts,
+        hosts: Sequence[TaskHost],
         group_service: GroupService,
         publisher: Publisher,
         history: History,
@@ -148,7 +148,7 @@ class Learning:
         await self.scoring.run()
 
 
-def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
+def evaluation_sets_of(run: Run, hosts: Sequence[TaskHost]) -> list[EvaluationSet]:
     """Return the held-out prompts of each task."""
     spec, room = run.runspec, model_folder.room_of(run.folder.model, run.runspec.limit)
     return [
@@ -185,8 +185,6 @@ def _weights_of(number: int, scorer: Scorer, run: Run, service: GroupService, pu
 def verifier_of(
     run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher, weights: VersionMoves
 ) -> GroupVerifier:
-    """Return the verifier of a run's groups."""
-
     def published(era: int) -> list[int]:
         return [one.version for one in publisher.versions if one.era == era]
 

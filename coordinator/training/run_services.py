@@ -1,8 +1,8 @@
 """Make the services of a coordinator by its run: keys of documents, prompts, groups and the terms of leases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from echo2.coordinator.environments.task_hosts import TaskHosts
+from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.leases.lease_lifetime import first_lifetime, longest_lifetime
 from echo2.coordinator.leases.lease_terms import LeaseTerms
 from echo2.coordinator.leases.paid_work import PaidWork
@@ -35,7 +35,7 @@ def pure_tasks_of(run: Run) -> list[Task]:
     return [model_folder.task_named(task.name, task.version) for task in run.runspec.tasks if task.kind == PURE_KIND]
 
 
-def feeds_of(run: Run, hosts: TaskHosts) -> dict[str, PromptFeed]:
+def feeds_of(run: Run, hosts: Sequence[TaskHost]) -> dict[str, PromptFeed]:
     """Return the prompts of the tasks that run in environments, by the task's name."""
     room, workers = model_folder.room_of(run.folder.model, run.runspec.limit), run.config.environment.workers
     return {

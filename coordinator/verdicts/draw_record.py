@@ -29,7 +29,6 @@ LoadedAt = Callable[[int, int, str], int | None]
 def record_draw(
     database: Database, batch: Sequence[DrawnGroup], era: int, step: int, now: int, loaded_at: LoadedAt
 ) -> None:
-    """Record the draw of a batch for `step`."""
     apart = max(1, -(-len(batch) // PER_STEP))
     nodes = [database.value("SELECT node FROM leases WHERE id = ?", (group.id,)) for group in batch]
     with database.transaction():

@@ -94,7 +94,6 @@ Basis = EvidenceStep | NearTieCount
 
 
 def lengths_of(lease: Lease, rollouts: Sequence[ClaimedRollout]) -> GroupLengths:
-    """Return the lengths of a group that was submitted for a lease."""
     return GroupLengths(len(lease.prompt), [list(rollout.turns) for rollout in rollouts])
 
 

@@ -21,7 +21,6 @@ from echo2.coordinator.verification.evidence import (
     LIFELONG_REFUSAL,
     REFUSAL_EVIDENCE,
     EProcess,
-    NodeEvidence,
 )
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.open_classes import OpenClasses
@@ -124,7 +123,9 @@ def _statistic(
     def again() -> str | None:
         tables = classes.tables(first["calibration"])
         bet = None if tables is None else EvidenceTable(database).run_again(lease.id, tables, at)
-        return None if bet is None else _powers(bet.after)
+        if bet is None:
+            return None
+        return f"E of the day is {_power(bet.after.daily)}, of all groups {_power(bet.after.lifelong)}"
 
     gone = f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
     return known.of(lease.id, again) or gone
@@ -138,10 +139,6 @@ def _is_by_evidence(first: dict[str, Any]) -> bool:
 def _first_code(receipt: Receipt, first: dict[str, Any]) -> str:
     """Return the code of the first verdict: a reversal replaces that of the Receipt."""
     return str(first.get("code", receipt.code))
-
-
-def _powers(evidence: NodeEvidence) -> str:
-    return f"E of the day is {_power(evidence.daily)}, of all groups {_power(evidence.lifelong)}"
 
 
 def _power(process: EProcess) -> str:

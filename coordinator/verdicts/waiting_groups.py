@@ -66,7 +66,6 @@ class DecodedGroups:
             self.pop(next(iter(self._groups)))
 
     def pop(self, lease: bytes) -> Undecided | None:
-        """Remove and return a group; None if it is not here."""
         group, nbytes = self._groups.pop(lease, (None, 0))
         self._bytes -= nbytes
         return group

@@ -99,7 +99,6 @@ class Stake(NamedTuple):
         return Stake.of(cut, top)
 
     def times(self, other: "Stake") -> "Stake":
-        """Return the product."""
         return Stake.of(self.mantissa * other.mantissa, self.exponent + other.exponent)
 
     def reaches(self, least: int) -> bool:

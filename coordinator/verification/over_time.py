@@ -60,7 +60,6 @@ class SeenGroup(NamedTuple):
 
     @property
     def reward(self) -> float | None:
-        """The mean reward; None: there is none."""
         return statistics.fmean(self.rewards) if self.rewards else None
 
 

@@ -5,13 +5,27 @@ from pathlib import Path
 from typing import Literal
 
 from echo2.engines.batch.input_check import check_given, check_job
-from echo2.engines.batch.one_turn import OneTurn
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.engine import EngineError, Job
 from echo2.tasks import registry
-from echo2.tasks.task import Tokenizer
+from echo2.tasks.task import Score, Tokenizer
 from echo2.tasks.tokenizer import load
 from echo2.tasks.turn_ends import Ends
+
+
+class OneTurn:
+    """The episode of a task whose code is at the operator: one sampled turn after the given prompt, and no reply. It is
+    never scored: scores come from the operator."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.prompt = prompt
+
+    def reply(self, sampled: Sequence[int]) -> None:
+        """End the episode after its first turn."""
+        return
+
+    def score(self) -> Score:
+        raise NotImplementedError("the operator scores the episodes of this task")
 
 
 class JobRollouts:

@@ -44,7 +44,6 @@ class RolloutState:
 
     @property
     def tokens(self) -> Sequence[int]:
-        """The tokens so far."""
         return self._tokens
 
     @property
@@ -107,7 +106,6 @@ class RolloutState:
         return True
 
     def sample(self) -> Sample:
-        """Return the rollout so far."""
         return Sample(tokens=self._tokens, turns=self._turns, logprobs=self._logprobs)
 
     def _take_up(self, past: Sample) -> None:

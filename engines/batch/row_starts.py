@@ -31,7 +31,6 @@ class Row:
 
     @property
     def state(self) -> RolloutState:
-        """The state of the rollout."""
         return self.group.states[self.number]
 
     @property
@@ -76,7 +75,6 @@ class StartQueue(Generic[P]):
         return sum(len(start.numbers) for start in self._starts)
 
     def put(self, start: Start[P]) -> None:
-        """Add a start."""
         self._starts.append(start)
 
     def begin_group(self, group: Group) -> None:
@@ -118,11 +116,9 @@ class StartQueue(Generic[P]):
             yield self._starts.popleft()
 
     def remove(self, group: Group) -> list[Start[P]]:
-        """Remove and return the starts of a group."""
         removed = [start for start in self._starts if start.group is group]
         self._starts = deque(start for start in self._starts if start.group is not group)
         return removed
 
     def clear(self) -> None:
-        """Remove all."""
         self._starts.clear()

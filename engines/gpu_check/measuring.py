@@ -47,7 +47,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sizes_for(kind: str, *, quick: bool) -> Sizes:
-    """Return the sizes for a kind of device."""
     if kind == "cpu":
         width, copied = (256, 16 << 20) if quick else (1024, 128 << 20)
         return Sizes(shape=CPU_SHAPE, copied=copied, width=width, rows=16, seconds=0.02 if quick else 1.0)

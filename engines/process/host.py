@@ -110,14 +110,12 @@ class EngineHost:
         )  # fmt: skip
 
     def run(self, call: EngineCall[Any]) -> Any:
-        """Run a call on the engine."""
         answer = call.run(self._chosen_engine())
         self._tell()
         return answer
 
     @property
     def rows(self) -> EngineRows:
-        """The rows of the engine."""
         return self._chosen_engine().rows
 
     @property
@@ -135,7 +133,6 @@ class EngineHost:
         return bool(self._groups) and self._chosen_engine().idle
 
     def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
-        """Begin a group."""
         engine = self._chosen_engine()
         if isinstance(body, ScoreCall):
             return self._to_score.put(id, body.group())

@@ -196,7 +196,6 @@ class PackedScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, score: SampleScore) -> Self:
-        """Pack the values."""
         return cls(
             logprobs=float_bytes(score.logprobs), margins=float_bytes(score.margins), gaps=float_bytes(score.gaps)
         )
@@ -229,7 +228,6 @@ SAMPLED_NOTICE: Final = "sampled"
 
 
 def pack_samples(samples: Sequence[Sample]) -> list[PackedSample]:
-    """Pack samples for the pipe."""
     return [
         PackedSample(
             packed=msgspec.Raw(msgspec.msgpack.encode(one.tokens)), turns=one.turns, logprobs=float_bytes(one.logprobs)

@@ -21,7 +21,6 @@ class ScoreQueue:
         return len(self._waiting)
 
     def put(self, ticket: int, group: GroupToScore) -> None:
-        """Add a group."""
         self._waiting[ticket] = group
 
     def cancel(self, ticket: int) -> None:

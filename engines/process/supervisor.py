@@ -188,7 +188,6 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
 
     @property
     def device(self) -> str:
-        """The device, as it was named."""
         return self._device
 
     @property

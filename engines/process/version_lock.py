@@ -65,7 +65,6 @@ class VersionLock:
         self._wake()
 
     async def wait_until_open(self) -> None:
-        """Wait until it is open."""
         await self._until(lambda: not self.closed)
 
     async def wait_until_unused(self) -> None:

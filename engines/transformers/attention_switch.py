@@ -15,7 +15,6 @@ class AttentionSwitch:
 
     @property
     def names(self) -> set[str | None]:
-        """The present names."""
         return {config._attn_implementation for config in self._configs}
 
     def to(self, name: str) -> AbstractContextManager[None]:

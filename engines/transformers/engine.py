@@ -101,7 +101,6 @@ class TransformersEngine(BatchEngine[_Live]):
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
 
     def decoder(self, model: Any) -> Decoder:
-        """Make the decoder of a model."""
         return Decoder(model, self._device)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:

@@ -49,7 +49,6 @@ class NoiseRequest(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, str | int]:
-        """The extra arguments of a request for it."""
         plain: dict[str, str | int] = {SEED: self.seed.hex(), FIRST_TOKEN_KEY: self.first}
         if self.temperature == PLAIN_TEMPERATURE:
             return plain

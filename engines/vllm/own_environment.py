@@ -41,7 +41,6 @@ def folder() -> Path:
 
 
 def python_of(environment: Path) -> Path:
-    """Return the Python of an environment."""
     return environment / "bin" / "python"
 
 

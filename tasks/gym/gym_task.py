@@ -52,7 +52,7 @@ class _GymEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return tokens_of_prompt(self._text, [{"role": "user", "content": prompt_text(self._item)}])
+        return tokens_of_prompt(self._text, [{"role": "user", "content": f"{self._item['question']}{ANSWER_REQUEST}"}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._said = self._text.decode(sampled)
@@ -60,11 +60,6 @@ class _GymEpisode:
     def score(self) -> Score:
         reward = min(1.0, max(0.0, self._grade(answer_in(self._said))))
         return Score(reward, reward >= 1.0)
-
-
-def prompt_text(item: Mapping[str, Any]) -> str:
-    """Return the prompt's text."""
-    return f"{item['question']}{ANSWER_REQUEST}"
 
 
 def answer_in(said: str) -> str:

@@ -55,7 +55,6 @@ class FileProblems:
         self.version = problem_files.version_of(data, fields.ask)
 
     def size(self, split: Split) -> int:
-        """Return the number of problems of a split."""
         return len(self._splits[split])
 
     def pose(self, split: Split, index: int) -> Posed:
@@ -82,7 +81,6 @@ class WordProblems:
         self._task = gym_task.task("gsm_symbolic")
 
     def size(self, split: Split) -> int:
-        """Return the number of problems of a split."""
         return self._task.size(split)
 
     def pose(self, split: Split, index: int) -> Posed:

@@ -51,7 +51,6 @@ class Field(NamedTuple):
     exact: bool
 
     def value(self, row: Any) -> Any:
-        """Return the value in a row; None: it has none."""
         for step in self.steps:
             row = _inside(row, step, self.exact)
         return row

@@ -154,13 +154,11 @@ class SmallHand:
         self.reached = after(rules, self._cards, "")
 
     def play(self, move: str) -> None:
-        """Make a legal move."""
         self._moves += move
         self.reached = after(self._rules, self._cards, self._moves)
 
 
 def begin(rules: PokerRules, cards: Sequence[str]) -> PokerHand | SmallHand:
-    """Return a hand that begins."""
     return SmallHand(rules, cards) if rules.small else PokerHand(rules, cards)
 
 

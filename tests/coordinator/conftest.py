@@ -1,4 +1,4 @@
-"""A world and a run folder per test, closed when it ends."""
+"""A world and a run folder per test; all worlds of a test are closed when it ends."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.group_world import World
+from tests.support.group_world import OPEN_WORLDS, World
 from tests.support.run_folders import make_run, write_model
 
 
+@pytest.fixture(autouse=True)
+def _close_worlds() -> Iterator[None]:
+    """Close the worlds that a test has made, but for those that several tests share."""
+    shared = set(OPEN_WORLDS)
+    yield
+    for opened in OPEN_WORLDS - shared:
+        opened.close()
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path)
-    yield opened
-    opened.close()
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 @pytest.fixture
@@ -31,5 +38,4 @@ def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(_made_once: Path, tmp_path: Path) -> Path:
     """Return a complete run folder of this test's own."""
-    copy: Path = shutil.copytree(_made_once, tmp_path / "run")
-    return copy
+    return shutil.copytree(_made_once, tmp_path / "run")

@@ -28,7 +28,6 @@ def blocks() -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Make the environment; return its variables."""
     venv.create(folder, with_pip=False, symlinks=True)
     own = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "installed_base": str(folder)}))
     (own / "tests.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")

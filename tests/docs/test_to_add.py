@@ -45,7 +45,7 @@ from echo2.tasks import registry as task_registry
 from echo2.tasks.task import Score, Split, Tokenizer, Transcript, begin_episode, replay
 from tests.docs import settings_table
 from tests.support.bigram import BigramEngine, random_table, write_table
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.documents import SPAN, section
 from tests.support.group_world import SPEC, TEXT, World, group, rollout
 from tests.support.paths import ROOT
@@ -279,18 +279,16 @@ class SumResponse(Wire, frozen=True):
 SUM = Method("sum", "anyone -> anyone", message(SumRequest), message(SumResponse), 4096)
 
 
-def test_a_wire_method_is_its_messages_and_a_row() -> None:
+@on_fake_clock
+async def test_a_wire_method_is_its_messages_and_a_row() -> None:
     async def answer(peer: str, request: SumRequest) -> SumResponse:
         return SumResponse(total=sum(request.values))
 
-    async def main() -> None:
-        network = MemoryNetwork(1)
-        one, other = (Peer(network.transport(name), seed=0) for name in ("one", "other"))
-        SUM.serve(one, answer)
-        async with running(one, other):
-            assert (await SUM.ask(other, "one", SumRequest(values=[1, 2, 3]), timeout=5)).total == 6
-
-    run_fake(main)
+    network = MemoryNetwork(1)
+    one, other = (Peer(network.transport(name), seed=0) for name in ("one", "other"))
+    SUM.serve(one, answer)
+    async with running(one, other):
+        assert (await SUM.ask(other, "one", SumRequest(values=[1, 2, 3]), timeout=5)).total == 6
 
 
 # --- a setting -------------------------------------------------------------------------------------------------------

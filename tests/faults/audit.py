@@ -90,7 +90,6 @@ def check_draws(coordinator: Coordinator) -> int:
 
     complaints: list[str] = []
     full = checkpoint.load(coordinator.folder.learner / checkpoint.FOLDER, complaints.append)
-    assert full is not None
     entries = journal.behind(coordinator.folder.learner / journal.FOLDER, full.state, complaints.append)
     assert complaints == []
     state = entries[-1].state if entries else full.state

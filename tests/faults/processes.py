@@ -121,7 +121,6 @@ class Program:
 
     @property
     def process(self) -> psutil.Process:
-        assert self.popen is not None
         return psutil.Process(self.popen.pid)
 
     @property
@@ -162,7 +161,6 @@ class Program:
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end, and return its exit code."""
-        assert self.popen is not None
         return self.popen.wait(seconds)
 
     def kill_children(self, *roles: str) -> None:
@@ -338,16 +336,17 @@ class Run:
         volunteer.start(self.coordinator.invite())
         return volunteer
 
+    def close(self) -> None:
+        """End all in order."""
+        for program in [*self.volunteers, self.coordinator]:
+            program.end()
+
 
 @contextmanager
 def running(template: Path, folder: Path, *names: str, disk: Path | None = None) -> Iterator[Run]:
     """Run a coordinator and nodes; end them, whatever happened."""
-    run = Run(template, folder, disk)
-    try:
+    with closing(Run(template, folder, disk)) as run:
         run.coordinator.start()
         for name in names:
             run.volunteer(name)
         yield run
-    finally:
-        for program in [*run.volunteers, run.coordinator]:
-            program.end()

@@ -38,16 +38,12 @@ WITHIN = 20.0
 @contextmanager
 def forking(template: Path, folder: Path) -> Iterator[Run]:
     """Run a coordinator that forks once `folder`/fork.json is there, and eight nodes."""
-    run = Run(template, folder)
-    run.coordinator.env = {"PYTHONPATH": f"{SABOTEUR}:{ROOT}", "TWO_FACED": str(folder / "fork.json")}
-    try:
+    with closing(Run(template, folder)) as run:
+        run.coordinator.env = {"PYTHONPATH": f"{SABOTEUR}:{ROOT}", "TWO_FACED": str(folder / "fork.json")}
         run.coordinator.start("--set", f"ledger.head_seconds={EPOCH}")
         for name in NODES:
             join(run, name)
         yield run
-    finally:
-        for program in [*run.volunteers, run.coordinator]:
-            program.end()
 
 
 def join(run: Run, name: str) -> None:

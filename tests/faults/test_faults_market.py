@@ -12,8 +12,6 @@ Rules
 
 import hashlib
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -35,10 +33,10 @@ from echo2.node.rollouts import receipts
 from tests.faults import audit
 from tests.faults.processes import ROOT, Coordinator, Run, free_port, make_template, until
 from tests.support.quick_disk import quick_folder
+from tests.support.second_replayer import replayed_apart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 SABOTEUR = Path(__file__).parent / "dies_in_market"
-REPLAYER = ROOT / "tests" / "replayer" / "replay.py"
 POINTS = 28
 STEPS = 14
 """Points at which a process can kill itself during one change of epochs, about."""
@@ -53,15 +51,11 @@ def paying(folder: Path) -> Iterator[Run]:
     more = {
         "market": dict(MARKET), "payout": {"rail": "csv"}, "ledger": {"head_seconds": 5}, "network": {"listen": here},
     }  # fmt: skip
-    run = Run(make_template(folder / "template", more=more), folder)
-    try:
+    with closing(Run(make_template(folder / "template", more=more), folder)) as run:
         run.coordinator.start()
         for name, ask in ASKS.items():
             run.volunteer(name, env={"ECHO2_ASK": f"{ask}/h"})
         yield run
-    finally:
-        for program in [*run.volunteers, run.coordinator]:
-            program.end()
 
 
 def closed(coordinator: Coordinator) -> int:
@@ -150,13 +144,11 @@ def test_a_coordinator_killed_at_28_points_of_its_epochs_loses_and_doubles_nothi
 
 def end_and_compare(run: Run, folder: Path) -> None:
     """End all in order, and check rule 4."""
-    for program in [*run.volunteers, run.coordinator]:
-        program.end()
+    run.close()
     check_receipts(run)
     export(run.coordinator.folder, folder / "export", unsigned=True, market_of=market_of)
     state = replay(folder / "export", market_of).state.as_bytes()
-    second = subprocess.run([sys.executable, REPLAYER, folder / "export"], capture_output=True, check=True)
-    assert second.stdout == state
+    assert replayed_apart(folder / "export") == state
     name = load_run(run.coordinator.home, now=0, env={}).id
     with closing(Database.read(run.coordinator.folder.database)) as database:
         played = played_market(name, Ledger(database).entries())

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,9 +38,8 @@ def paying(folder: Path) -> Iterator[Run]:
         "market": dict(MARKET), "payout": {"rail": "csv", "minimum": 1}, "ledger": {"head_seconds": 5},
         "network": {"listen": here},
     }  # fmt: skip
-    run = Run(make_template(folder / "template", more=more), folder)
-    add_payout_role(run.coordinator.home, folder / "safe", now=time.time_ns() // 1_000_000)
-    try:
+    with closing(Run(make_template(folder / "template", more=more), folder)) as run:
+        add_payout_role(run.coordinator.home, folder / "safe", now=time.time_ns() // 1_000_000)
         run.coordinator.start()
         for name in NODES:
             quick = {"PYTHONPATH": f"{QUICK_NODES}:{ROOT}", "ASK_EVERY": ASK_EVERY}
@@ -48,9 +47,6 @@ def paying(folder: Path) -> Iterator[Run]:
         until("both nodes have a key", lambda: all((one.home / "node.key").exists() for one in run.volunteers) or None)
         write_payees(run.coordinator.home, {one.peer_id: f"acct_{one.name}" for one in run.volunteers})
         yield run
-    finally:
-        for program in [*run.volunteers, run.coordinator]:
-            program.end()
 
 
 def command(*words: str) -> tuple[int, str]:

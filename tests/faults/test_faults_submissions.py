@@ -34,16 +34,15 @@ def far_run(template: Path, folder: Path) -> Iterator[Run]:
     whatever happened."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    run = Run(template, folder)
-    try:
-        with start_blocking_portal() as portal, portal.wrap_async_context_manager(delay_proxy(port, FAR)) as far:
-            for key, at in (("listen", port), ("advertise", far)):
-                run.coordinator.argv += ["--set", f"network.{key}={json.dumps([f'/ip4/127.0.0.1/tcp/{at}'])}"]
-            run.coordinator.start()
-            yield run
-    finally:
-        for program in [*run.volunteers, run.coordinator]:
-            program.end()
+    with (
+        closing(Run(template, folder)) as run,
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(delay_proxy(port, FAR)) as far,
+    ):
+        for key, at in (("listen", port), ("advertise", far)):
+            run.coordinator.argv += ["--set", f"network.{key}={json.dumps([f'/ip4/127.0.0.1/tcp/{at}'])}"]
+        run.coordinator.start()
+        yield run
 
 
 def rows(run: Run, node: Volunteer, query: str) -> set[bytes]:

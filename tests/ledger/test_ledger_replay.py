@@ -113,8 +113,7 @@ def exported(history: History, tmp_path: Path) -> Path:
 
 def rows_of(folder: Path) -> list[Row]:
     (path,) = (folder / "entries").iterdir()
-    rows: list[Row] = msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Row])
-    return rows
+    return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Row])
 
 
 def write_rows(folder: Path, rows: list[Row]) -> None:

@@ -3,7 +3,8 @@
 The coordinator's figures are compared with times that the test takes from the loop's clock.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,7 @@ from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.metrics.views import BroadcastView, DeliveryView
 from echo2.p2p.network import FetchReport
 from echo2.protocol.requests import Refusal
-from tests.support.clock import on_fake_clock, run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Node, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
@@ -63,35 +64,29 @@ class Witness:
 
 
 def view(swarm: Swarm) -> BroadcastView:
-    assert swarm.coordinator is not None
     return swarm.coordinator.view_builder.build().broadcast
 
 
 def takes(swarm: Swarm, version: int) -> Mapping[str, DeliveryView]:
-    assert swarm.coordinator is not None
     return swarm.coordinator.group_service.broadcasts.deliveries[1, version]
 
 
-def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[None]], *, skew: int = 0) -> None:
-    """Run three paid nodes over connections of 200 kB/s; then `tell`. `skew`: milliseconds by which the first node's
-    clock is ahead."""
-
-    async def main() -> None:
-        swarm = make_swarm(folder, link=Link(delay=WAY, bandwidth=200_000))
-        async with swarm.coordinating():
-            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
-            nodes[0].daemon.context.clock.local = lambda: int(wall() * 1000) + skew
-            witness = Witness(swarm, nodes)
-            async with working(*nodes):
-                await until(lambda: all(accepted(node) >= 2 for node in nodes), 600)
-                await tell(swarm, nodes, witness)
-
-    run_fake(main)
+@asynccontextmanager
+async def story(folder: Path, *, skew: int = 0) -> AsyncIterator[tuple[Swarm, list[Node], Witness]]:
+    """Run three paid nodes over connections of 200 kB/s. `skew`: milliseconds by which the first node's clock is
+    ahead."""
+    swarm = make_swarm(folder, link=Link(delay=WAY, bandwidth=200_000))
+    async with swarm.coordinating():
+        nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+        nodes[0].daemon.context.clock.local = lambda: int(wall() * 1000) + skew
+        witness = Witness(swarm, nodes)
+        async with working(*nodes):
+            await until(lambda: all(accepted(node) >= 2 for node in nodes), 600)
+            yield swarm, nodes, witness
 
 
 async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
     """Wait for a new version that all these nodes acknowledge; return its number."""
-    assert swarm.coordinator is not None
     group_service = swarm.coordinator.group_service
     after = max(version for _, version in group_service.broadcasts.deliveries)
 
@@ -105,8 +100,9 @@ async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
 
 @pytest.mark.parametrize("skew", [0, 400_000, -400_000], ids=["clocks right", "a clock fast", "a clock slow"])
 @pytest.mark.slow_but("a clock fast")
-def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(tmp_path: Path, skew: int) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+@on_fake_clock
+async def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(tmp_path: Path, skew: int) -> None:
+    async with story(tmp_path, skew=skew) as (swarm, nodes, witness):
         version = await acknowledged(swarm, nodes)
         sent = witness.announced[version]
         told = takes(swarm, version)
@@ -126,14 +122,12 @@ def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(t
         assert shown.median is not None
         assert shown.median < slowest + 1e-9
 
-    story(tmp_path, tell, skew=skew)
-
 
 @pytest.mark.slow
-def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+@on_fake_clock
+async def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Path) -> None:
+    async with story(tmp_path) as (swarm, nodes, _):
         await acknowledged(swarm, nodes)
-        assert swarm.coordinator is not None
         group_service, picture = swarm.coordinator.group_service, swarm.coordinator.view_builder.build()
         reach = group_service.broadcasts.reach()
         assert reach is not None
@@ -145,12 +139,11 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
         assert without is not None
         assert with_it == pytest.approx(without + reach)
 
-    story(tmp_path, tell)
-
 
 @pytest.mark.slow
-def test_a_frozen_node_changes_no_other_nodes_figures(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+@on_fake_clock
+async def test_a_frozen_node_changes_no_other_nodes_figures(tmp_path: Path) -> None:
+    async with story(tmp_path) as (swarm, nodes, witness):
         frozen, *others = nodes
         swarm.network.freeze(frozen.peer_id)
         version = await acknowledged(swarm, others)
@@ -162,12 +155,11 @@ def test_a_frozen_node_changes_no_other_nodes_figures(tmp_path: Path) -> None:
         swarm.network.thaw(frozen.peer_id)
         await acknowledged(swarm, nodes)
 
-    story(tmp_path, tell)
-
 
 @pytest.mark.slow
-def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+@on_fake_clock
+async def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Path) -> None:
+    async with story(tmp_path) as (swarm, nodes, _):
         await acknowledged(swarm, nodes)
         swarm.learner.seconds = 300.0  # the step after the next takes so long: no newer version meanwhile
         late = swarm.node("late")
@@ -179,8 +171,6 @@ def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Pa
             assert late.daemon.engine.current.version == before.version  # type: ignore[union-attr]
             assert view(swarm) == before
         swarm.nodes.remove(late)
-
-    story(tmp_path, tell)
 
 
 @on_fake_clock

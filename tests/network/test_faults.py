@@ -4,7 +4,8 @@ A story ends with `whole`: no submission was refused, and the nodes' Receipts ag
 refusal is excepted: that of a group in work while its node was cut off for longer than the life of a lease.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,7 @@ import pytest
 from benchmarks.memory_network.transport import Link
 from echo2.p2p.identity import generate_key
 from echo2.p2p.peer.gossip import GossipExchange
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, whole, working
 
@@ -29,28 +30,25 @@ async def steps(swarm: Swarm, number: int) -> None:
     await until(lambda: version(swarm) >= wanted, 600)
 
 
-def story(tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], *, late: int = 0) -> None:
-    """Run three nodes for two steps; then `tell`, two more steps, and `whole`."""
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        async with swarm.coordinating():
-            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
-            async with working(*nodes):
-                await steps(swarm, 2)
-                await tell(swarm, nodes)
-                await steps(swarm, 2)
-                before = {node.peer_id: accepted(node) for node in nodes}
-                await until(lambda: all(accepted(node) > before[node.peer_id] for node in nodes), 600)
-                whole(swarm, late=late)
-
-    run_fake(main)
+@asynccontextmanager
+async def story(tmp_path: Path, *, late: int = 0) -> AsyncIterator[tuple[Swarm, list[Node]]]:
+    """Run three nodes for two steps; after the body, two more steps, and `whole`."""
+    swarm = make_swarm(tmp_path)
+    async with swarm.coordinating():
+        nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+        async with working(*nodes):
+            await steps(swarm, 2)
+            yield swarm, nodes
+            await steps(swarm, 2)
+            before = {node.peer_id: accepted(node) for node in nodes}
+            await until(lambda: all(accepted(node) > before[node.peer_id] for node in nodes), 600)
+            whole(swarm, late=late)
 
 
-def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> None:
     """The two others make all that the learner needs meanwhile, and the third one gets its turn all the same."""
-
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+    async with story(tmp_path, late=1) as (swarm, nodes):
         lone, *others = nodes
         swarm.network.partition([lone.peer_id], [swarm.run.peer_id, *(node.peer_id for node in others)])
         before = accepted(lone)
@@ -59,12 +57,11 @@ def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> N
         swarm.network.heal()
         await until(lambda: lone.daemon.engine.current.version >= version(swarm) - 2, 120)
 
-    story(tmp_path, tell, late=1)
-
 
 @pytest.mark.slow
-def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+@on_fake_clock
+async def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> None:
+    async with story(tmp_path, late=3) as (swarm, nodes):
         swarm.network.partition([swarm.run.peer_id], [node.peer_id for node in nodes])
         await anyio.sleep(60)
         stood = version(swarm)
@@ -72,55 +69,48 @@ def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> N
         assert version(swarm) == stood
         swarm.network.heal()
 
-    story(tmp_path, tell, late=3)
-
 
 @pytest.mark.usefixtures("slow_ticks")
-def test_a_fleet_that_vanishes_in_mid_batch_is_waited_for_and_costs_no_group(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_fleet_that_vanishes_in_mid_batch_is_waited_for_and_costs_no_group(tmp_path: Path) -> None:
     """No node says goodbye. Its leases expire, the groups that came are learned from, and the next node goes on."""
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        async with swarm.coordinating() as coordinator:
-            fleet = [swarm.node(name) for name in ("alice", "bob", "carol")]
-            async with working(*fleet):
-                await steps(swarm, 2)
-                await until(lambda: coordinator.view_builder.build().running >= 2, 60)
-                swarm.network.partition([swarm.run.peer_id], [node.peer_id for node in fleet])
-            await anyio.sleep(600)
-            state, stood = coordinator.view_builder.build(), version(swarm)
-            assert state.running == 0, "every lease has expired"
-            assert state.undecided == 0
-            assert state.received == state.accepted
-            assert state.phase == "learning"
-            await anyio.sleep(3600)
-            assert version(swarm) == stood
-            async with working(swarm.node("dave")):
-                await steps(swarm, 3)
-                whole(swarm)
-            assert coordinator.view_builder.build().expired >= 2
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path)
+    async with swarm.coordinating() as coordinator:
+        fleet = [swarm.node(name) for name in ("alice", "bob", "carol")]
+        async with working(*fleet):
+            await steps(swarm, 2)
+            await until(lambda: coordinator.view_builder.build().running >= 2, 60)
+            swarm.network.partition([swarm.run.peer_id], [node.peer_id for node in fleet])
+        await anyio.sleep(600)
+        state, stood = coordinator.view_builder.build(), version(swarm)
+        assert state.running == 0, "every lease has expired"
+        assert state.undecided == 0
+        assert state.received == state.accepted
+        assert state.phase == "learning"
+        await anyio.sleep(3600)
+        assert version(swarm) == stood
+        async with working(swarm.node("dave")):
+            await steps(swarm, 3)
+            whole(swarm)
+        assert coordinator.view_builder.build().expired >= 2
 
 
 @pytest.mark.slow
-def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
+@on_fake_clock
+async def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+    async with story(tmp_path) as (swarm, _):
         monkeypatch.setattr(GossipExchange, "_spread", lambda *_: None)
         await steps(swarm, 8)  # far beyond the staleness limit
 
-    story(tmp_path, tell)
-
 
 @pytest.mark.slow
-def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
     """As after SIGSTOP or in a suspended machine, the process neither ticks nor answers, and then continues at once."""
-
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+    async with story(tmp_path) as (swarm, _):
         coordinator = swarm.coordinator
-        assert coordinator is not None
         tick, here = coordinator.group_service.tick, coordinator.absence.check
         swarm.network.freeze(swarm.run.peer_id)
         coordinator.group_service.tick = coordinator.absence.check = lambda *_: 0  # type: ignore[method-assign,assignment]
@@ -130,21 +120,19 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
         await steps(swarm, 2)
         assert coordinator.view_builder.build().expired == 0
 
-    story(tmp_path, tell)
-
 
 @pytest.mark.slow
-def test_a_run_over_a_line_that_loses_a_third_of_everything_goes_on(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+@on_fake_clock
+async def test_a_run_over_a_line_that_loses_a_third_of_everything_goes_on(tmp_path: Path) -> None:
+    async with story(tmp_path) as (swarm, nodes):
         for node in nodes:
             swarm.network.set_link(node.peer_id, swarm.run.peer_id, Link(loss=0.33, delay=0.05))
         await steps(swarm, 6)
 
-    story(tmp_path, tell)
 
-
-def test_a_late_joiner_starts_from_nothing_and_is_credited(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+@on_fake_clock
+async def test_a_late_joiner_starts_from_nothing_and_is_credited(tmp_path: Path) -> None:
+    async with story(tmp_path) as (swarm, _):
         await steps(swarm, 10)
         late = swarm.node("late")
         async with working(late):
@@ -152,123 +140,109 @@ def test_a_late_joiner_starts_from_nothing_and_is_credited(tmp_path: Path) -> No
             assert late.daemon.engine.current.version >= version(swarm) - 4
         swarm.nodes.remove(late)
 
-    story(tmp_path, tell)
-
 
 @pytest.mark.parametrize("crashes", [1, 3])
 @pytest.mark.slow_but("1")
-def test_a_learner_that_dies_in_a_step_makes_it_again_of_the_same_groups_or_others_never_twice(
+@on_fake_clock
+async def test_a_learner_that_dies_in_a_step_makes_it_again_of_the_same_groups_or_others_never_twice(
     tmp_path: Path, crashes: int
 ) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+    async with story(tmp_path) as (swarm, _):
         swarm.learner.crashes = crashes
         await until(lambda: swarm.learner.crashes == 0, 120)
 
-    story(tmp_path, tell)
-
 
 @pytest.mark.slow
-def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: Path) -> None:
     """Ten minutes exceed the life of a lease: a group in work when they begin is delivered and paid after they end."""
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        nodes = [swarm.node(name) for name in ("alice", "bob")]
-        async with working(*nodes):
-            async with swarm.coordinating():
-                await steps(swarm, 3)
-            before = [accepted(node) for node in nodes]
-            worked = [node.daemon.rollouts.done for node in nodes]
-            await anyio.sleep(600)
-            assert sum(node.daemon.outbox.waiting() for node in nodes) > 0, "a group in work when it went"
-            assert sum(node.daemon.rollouts.done for node in nodes) <= sum(worked) + 2
-            async with swarm.coordinating() as back:
-                await until(lambda: all(accepted(node) > old for node, old in zip(nodes, before, strict=True)), 120)
-                await steps(swarm, 2)
-                assert back.view_builder.build().expired == 0
-                whole(swarm)
-
-    run_fake(main)
-
-
-@pytest.mark.slow
-def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        async with swarm.coordinating() as coordinator:
-            async with working(swarm.node("alice")):
-                await anyio.sleep(60)
-            tidied = 0
-
-            async def retain(*_: object) -> None:
-                nonlocal tidied
-                tidied += 1
-
-            monkeypatch.setattr(coordinator.publisher, "retain", retain)
-            for part in (coordinator, coordinator.feeding):
-                clock = part._clock
-                monkeypatch.setattr(part, "_clock", clock if clock is not wall else lambda: wall() - 3e7)
-            coordinator.feeding._nodes.clear()
-            await anyio.sleep(120)
-            assert tidied >= 3
-            with anyio.fail_after(30):
-                await coordinator.feeding._await_plan("a newcomer", False)
-
-    run_fake(main)
-
-
-@pytest.mark.slow
-def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        nodes = [swarm.node(name) for name in ("alice", "bob")]
-        reached = [0]
-        async with working(*nodes):
-            for absence in (0.0, 1.0, 7.0, 30.0):
-                async with swarm.coordinating():
-                    await until(lambda: version(swarm) >= reached[-1] + 2, 120)
-                    whole(swarm)
-                    reached.append(version(swarm))
-                await anyio.sleep(absence)
-        assert reached == sorted(reached)
-
-    run_fake(main)
-
-
-def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -> None:
-    """The coordinator stops while a group is in work, and the node once that group is finished; both start again."""
-
-    async def main() -> None:
-        swarm, key = make_swarm(tmp_path), generate_key()
-
-        def alice() -> Node:
-            home, local = tmp_path / "alice", lambda: int(wall() * 1000)
-            engine = InProcessEngine(seconds=3.0)
-            return make_node(swarm.network, home, swarm.invite(), key=key, engine=engine, local=local, outbox=1)
-
-        first = alice()
-        async with working(first):
-            async with swarm.coordinating():
-                await until(lambda: accepted(first) >= 1 and first.daemon.rollouts.working, 120)
-            await until(lambda: first.daemon.outbox.full, 120)
-            owed = [row.lease for row in first.daemon.outbox.rows() if row.state == "queued"]
-        swarm.nodes.append(again := alice())
-        async with swarm.coordinating(), working(again):
-            await until(lambda: accepted(again) >= 4, 120)
-            assert {row.lease: row.state for row in again.daemon.outbox.rows()}[owed[0]] == "accepted"
+    swarm = make_swarm(tmp_path)
+    nodes = [swarm.node(name) for name in ("alice", "bob")]
+    async with working(*nodes):
+        async with swarm.coordinating():
+            await steps(swarm, 3)
+        before = [accepted(node) for node in nodes]
+        worked = [node.daemon.rollouts.done for node in nodes]
+        await anyio.sleep(600)
+        assert sum(node.daemon.outbox.waiting() for node in nodes) > 0, "a group in work when it went"
+        assert sum(node.daemon.rollouts.done for node in nodes) <= sum(worked) + 2
+        async with swarm.coordinating() as back:
+            await until(lambda: all(accepted(node) > old for node, old in zip(nodes, before, strict=True)), 120)
+            await steps(swarm, 2)
+            assert back.view_builder.build().expired == 0
             whole(swarm)
 
-    run_fake(main)
+
+@pytest.mark.slow
+@on_fake_clock
+async def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = make_swarm(tmp_path)
+    async with swarm.coordinating() as coordinator:
+        async with working(swarm.node("alice")):
+            await anyio.sleep(60)
+        tidied = 0
+
+        async def retain(*_: object) -> None:
+            nonlocal tidied
+            tidied += 1
+
+        monkeypatch.setattr(coordinator.publisher, "retain", retain)
+        for part in (coordinator, coordinator.feeding):
+            clock = part._clock
+            monkeypatch.setattr(part, "_clock", clock if clock is not wall else lambda: wall() - 3e7)
+        coordinator.feeding._nodes.clear()
+        await anyio.sleep(120)
+        assert tidied >= 3
+        with anyio.fail_after(30):
+            await coordinator.feeding._await_plan("a newcomer", False)
 
 
 @pytest.mark.slow
-def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_path: Path) -> None:
-    """The coordinator receives every group, and its answer is lost five times."""
+@on_fake_clock
+async def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path)
+    nodes = [swarm.node(name) for name in ("alice", "bob")]
+    reached = [0]
+    async with working(*nodes):
+        for absence in (0.0, 1.0, 7.0, 30.0):
+            async with swarm.coordinating():
+                await until(lambda: version(swarm) >= reached[-1] + 2, 120)
+                whole(swarm)
+                reached.append(version(swarm))
+            await anyio.sleep(absence)
+    assert reached == sorted(reached)
 
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
-        assert swarm.coordinator is not None
+
+@on_fake_clock
+async def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -> None:
+    """The coordinator stops while a group is in work, and the node once that group is finished; both start again."""
+    swarm, key = make_swarm(tmp_path), generate_key()
+
+    def alice() -> Node:
+        home, local = tmp_path / "alice", lambda: int(wall() * 1000)
+        engine = InProcessEngine(seconds=3.0)
+        return make_node(swarm.network, home, swarm.invite(), key=key, engine=engine, local=local, outbox=1)
+
+    first = alice()
+    async with working(first):
+        async with swarm.coordinating():
+            await until(lambda: accepted(first) >= 1 and first.daemon.rollouts.working, 120)
+        await until(lambda: first.daemon.outbox.full, 120)
+        owed = [row.lease for row in first.daemon.outbox.rows() if row.state == "queued"]
+    swarm.nodes.append(again := alice())
+    async with swarm.coordinating(), working(again):
+        await until(lambda: accepted(again) >= 4, 120)
+        assert {row.lease: row.state for row in again.daemon.outbox.rows()}[owed[0]] == "accepted"
+        whole(swarm)
+
+
+@pytest.mark.slow
+@on_fake_clock
+async def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_path: Path) -> None:
+    """The coordinator receives every group, and its answer is lost five times."""
+    async with story(tmp_path) as (swarm, _):
         submissions = swarm.coordinator.group_service.submissions
         honest, lost = submissions.submit, 0
 
@@ -283,5 +257,3 @@ def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_pat
         submissions.submit = answer_lost  # type: ignore[assignment,method-assign]
         await until(lambda: lost == 5, 120)
         await steps(swarm, 2)
-
-    story(tmp_path, tell)

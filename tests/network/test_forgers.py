@@ -1,7 +1,6 @@
 """Forged groups, from submission to refusal: their cost to the scorer, and the groups that they delay."""
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission
 from echo2.protocol.requests import Hello, Request, Response
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramScorer, Swarm, make_swarm, wall
 
@@ -105,65 +104,57 @@ def receipts(coordinator: Coordinator) -> list[Receipt]:
     return [decode(decode_unverified(sealed).payload, Receipt) for (sealed,) in rows]
 
 
-def story(folder: Path, tell: Callable[[Swarm, SlowScorer], Any], **run: Any) -> None:
-    async def main() -> None:
-        settings = {"group_size": SAMPLES, "limit": LENGTH, "batch_groups": 100, "evaluate_every": 1000}
-        swarm = make_swarm(folder, **(settings | run))
-        scorer = swarm.scorer = SlowScorer()
-        await tell(swarm, scorer)
-
-    run_fake(main)
+def slow_swarm(folder: Path) -> tuple[Swarm, SlowScorer]:
+    swarm = make_swarm(folder, group_size=SAMPLES, limit=LENGTH, batch_groups=100, evaluate_every=1000)
+    scorer = swarm.scorer = SlowScorer()
+    return swarm, scorer
 
 
-def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
+@on_fake_clock
+async def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
     tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:
     """One key submits forged groups without end."""
-
-    async def tell(swarm: Swarm, scorer: SlowScorer) -> None:
-        scorer.open.set()
-        async with swarm.coordinating() as coordinator:
-            forger = Forger(swarm, handlers, "forger")
-            await forger.hello()
-            forged = 0
-            for _ in range(20):
-                if await forger.forge(coordinator) is None:
-                    break
-                forged += 1
-                await until(lambda: len(receipts(coordinator)) == forged)  # noqa: B023
-            samples = sum(samples for _, samples in scorer.asked)
-            codes = [receipt.code for receipt in receipts(coordinator)]
-            assert samples <= forged, f"{samples} samples scored for {forged} made-up groups of {SAMPLES}"
-            assert forged <= 3, f"{forged} made-up groups were taken from one key"
-            assert set(codes) == {"not-generated"}
-
-    story(tmp_path, tell)
+    swarm, scorer = slow_swarm(tmp_path)
+    scorer.open.set()
+    async with swarm.coordinating() as coordinator:
+        forger = Forger(swarm, handlers, "forger")
+        await forger.hello()
+        forged = 0
+        for _ in range(20):
+            if await forger.forge(coordinator) is None:
+                break
+            forged += 1
+            await until(lambda: len(receipts(coordinator)) == forged)  # noqa: B023
+        samples = sum(samples for _, samples in scorer.asked)
+        codes = [receipt.code for receipt in receipts(coordinator)]
+        assert samples <= forged, f"{samples} samples scored for {forged} made-up groups of {SAMPLES}"
+        assert forged <= 3, f"{forged} made-up groups were taken from one key"
+        assert set(codes) == {"not-generated"}
 
 
 @pytest.mark.slow
-def test_many_groups_of_one_party_delay_another_partys_group_by_one(
+@on_fake_clock
+async def test_many_groups_of_one_party_delay_another_partys_group_by_one(
     tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:
     """Groups wait until the scorer has its weights; then the scorer's order applies."""
-
-    async def tell(swarm: Swarm, scorer: SlowScorer) -> None:
-        async with swarm.coordinating() as coordinator:
-            crowd = [Forger(swarm, handlers, f"crowd {number}") for number in range(CROWD)]
-            other = Forger(swarm, handlers, "other")
-            for number in range(CROWD):
-                one_party(swarm, f"crowd {number}", "crowd")
-            for forger in (*crowd, other):
-                await forger.hello()
-            before = [await forger.forge(coordinator) for forger in crowd]
-            assert len([lease for lease in before if lease is not None]) >= CROWD // 2
-            lease = await other.forge(coordinator)
-            assert lease is not None
-            scorer.open.set()
-            await until(lambda: len(receipts(coordinator)) == CROWD + 1)
-            place = [index for index, _ in scorer.asked].index(lease.index)
-            assert place <= 1, f"{place} groups of another party were looked at first"
-
-    story(tmp_path, tell)
+    swarm, scorer = slow_swarm(tmp_path)
+    async with swarm.coordinating() as coordinator:
+        crowd = [Forger(swarm, handlers, f"crowd {number}") for number in range(CROWD)]
+        other = Forger(swarm, handlers, "other")
+        for number in range(CROWD):
+            one_party(swarm, f"crowd {number}", "crowd")
+        for forger in (*crowd, other):
+            await forger.hello()
+        before = [await forger.forge(coordinator) for forger in crowd]
+        assert len([lease for lease in before if lease is not None]) >= CROWD // 2
+        lease = await other.forge(coordinator)
+        assert lease is not None
+        scorer.open.set()
+        await until(lambda: len(receipts(coordinator)) == CROWD + 1)
+        place = [index for index, _ in scorer.asked].index(lease.index)
+        assert place <= 1, f"{place} groups of another party were looked at first"
 
 
 def one_party(swarm: Swarm, peer: str, party: str) -> None:

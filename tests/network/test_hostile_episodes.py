@@ -52,7 +52,6 @@ async def test_an_environment_that_opens_no_episode_pauses_the_run_and_harms_no_
         async with working(swarm.node("alice"), swarm.node("bob")):
             await until(lambda: coordinator.learning.training.watch.pause, 3600)
         pause = coordinator.learning.training.watch.pause
-        assert pause is not None
         assert "division by zero" in pause.why
         state = coordinator.view_builder.build()
         database = coordinator.group_service.database

@@ -2,8 +2,6 @@
 
 import contextlib
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
@@ -29,23 +27,19 @@ from echo2.node.rollouts.fork_notices import FORK_END_SECONDS
 from echo2.node.trust import proof_watch
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.trust.ledger_witness import WitnessedHead
-from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import decode_unverified, join, seal
 from echo2.p2p.handlers import Handlers
-from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.methods import LEDGER
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.exception_groups import leaves
 from echo2.runtime.exit_codes import Exit
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import Node, make_node, until
-from tests.support.paths import ROOT
+from tests.support.second_replayer import replayed_apart
 from tests.support.swarm import make_swarm, wall, working
-
-REPLAYER = ROOT / "tests" / "replayer" / "replay.py"
-"""The second one, after docs/protocol/ledger.md alone."""
 
 
 def heads_of(node: Node) -> int:
@@ -63,95 +57,75 @@ def milliseconds() -> int:
     return int(wall() * 1000)
 
 
-def as_on_disk(node: Node, invite: Invite) -> Path:
-    """Return a node's home, with the files from which commands read its run and its key."""
-    write_key(node.home / "node.key", node.daemon.context.key)
-    (node.home / "invite").write_text(invite.to_text())
-    return node.home
-
-
 @pytest.mark.usefixtures("slow_ticks")
 @pytest.mark.slow
-def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
-        alice, bob = swarm.node("alice"), swarm.node("bob")
-        async with swarm.coordinating(), working(alice, bob):
-            await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
-            await until(
-                lambda: alice.daemon.ledger_store.count_proved() and bob.daemon.ledger_store.count_proved(), 120
-            )
-        for node in (alice, bob):
-            checked = receipts.verify_receipts(as_on_disk(node, swarm.invite()), None)
-            check_no_fork(node.home)
-            assert checked.faults == []
-            assert checked.heads >= 3
-            assert 0 < checked.proved <= checked.good
-        with contextlib.closing(sqlite3.connect(*alice.home.rglob("outbox.sqlite"))) as outbox:
-            query = "SELECT lease, lengths FROM submissions WHERE proved = 1 AND state = 'accepted' LIMIT 1"
-            lease, stored = outbox.execute(query).fetchone()
-            prompt, turns = msgspec.msgpack.decode(stored)
-            longer = msgspec.msgpack.encode([prompt, [[turns[0][0] + 1], *turns[1:]]])
-            outbox.execute("UPDATE submissions SET lengths = ? WHERE lease = ?", (longer, lease))
-            outbox.commit()
-        (fault,) = receipts.verify_receipts(alice.home, None).faults
-        assert fault.startswith(lease.hex())
-        assert "states other lengths than those of this node's group" in fault
-        export(swarm.run.folder, tmp_path / "export")
-        audited = audit(tmp_path / "export")
-        assert audited.heads > 3
-        assert audited.entries == audited.covered, "the last head is signed as the coordinator stops"
-
-    run_fake(main)
-    second = subprocess.run([sys.executable, REPLAYER, tmp_path / "export"], capture_output=True, check=True)
-    assert second.stdout == replay(tmp_path / "export").state.as_bytes(), (
-        "two replayers, one of them not of the product"
-    )
-
-
-@pytest.mark.usefixtures("slow_ticks")
-@pytest.mark.slow
-def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 20})
-        key, run = generate_key(), tmp_path / "run"
-
-        def life() -> Node:
-            return make_node(swarm.network, tmp_path / "node", swarm.invite(), key=key, local=milliseconds)
-
-        node, other = life(), swarm.node("other")
-        async with swarm.coordinating():
-            async with working(node):
-                await until(lambda: heads_of(node) >= 1, 900)
-                before, proved = heads_of(node), node.daemon.ledger_store.count_proved()
-            async with working(other):
-                await until(lambda: heads_of(other) >= before + 2, 900)
-        socket_path(run).unlink(missing_ok=True)
-        keys_commands.change(run, "ledger", now=milliseconds(), secret=None, since=milliseconds())
-        again = life()
-        async with swarm.coordinating(), working(again):
-            await until(
-                lambda: heads_of(again) >= before + 4 and again.daemon.ledger_store.count_proved() > proved, 900
-            )
-        assert receipts.verify_receipts(as_on_disk(again, swarm.invite()), None).faults == []
-        export(swarm.run.folder, tmp_path / "export")
-        assert audit(tmp_path / "export").heads > before + 3
-
-    run_fake(main)
-
-
-@pytest.mark.slow
-def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: Path) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=12)
-        node = swarm.node("alice")
-        async with swarm.coordinating():
-            await node.daemon.run()
-        checked = receipts.verify_receipts(as_on_disk(node, swarm.invite()), None)
+@on_fake_clock
+async def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
+    alice, bob = swarm.node("alice"), swarm.node("bob")
+    async with swarm.coordinating(), working(alice, bob):
+        await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
+        await until(lambda: alice.daemon.ledger_store.count_proved() and bob.daemon.ledger_store.count_proved(), 120)
+    for node in (alice, bob):
+        checked = receipts.verify_receipts(swarm.on_disk(node), None)
+        check_no_fork(node.home)
         assert checked.faults == []
-        assert checked.proved == checked.good > 0
+        assert checked.heads >= 3
+        assert 0 < checked.proved <= checked.good
+    with contextlib.closing(sqlite3.connect(*alice.home.rglob("outbox.sqlite"))) as outbox:
+        query = "SELECT lease, lengths FROM submissions WHERE proved = 1 AND state = 'accepted' LIMIT 1"
+        lease, stored = outbox.execute(query).fetchone()
+        prompt, turns = msgspec.msgpack.decode(stored)
+        longer = msgspec.msgpack.encode([prompt, [[turns[0][0] + 1], *turns[1:]]])
+        outbox.execute("UPDATE submissions SET lengths = ? WHERE lease = ?", (longer, lease))
+        outbox.commit()
+    (fault,) = receipts.verify_receipts(alice.home, None).faults
+    assert fault.startswith(lease.hex())
+    assert "states other lengths than those of this node's group" in fault
+    export(swarm.run.folder, tmp_path / "export")
+    audited = audit(tmp_path / "export")
+    assert audited.heads > 3
+    assert audited.entries == audited.covered, "the last head is signed as the coordinator stops"
+    assert replayed_apart(tmp_path / "export") == replay(tmp_path / "export").state.as_bytes()
 
-    run_fake(main)
+
+@pytest.mark.usefixtures("slow_ticks")
+@pytest.mark.slow
+@on_fake_clock
+async def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 20})
+    key, run = generate_key(), tmp_path / "run"
+
+    def life() -> Node:
+        return make_node(swarm.network, tmp_path / "node", swarm.invite(), key=key, local=milliseconds)
+
+    node, other = life(), swarm.node("other")
+    async with swarm.coordinating():
+        async with working(node):
+            await until(lambda: heads_of(node) >= 1, 900)
+            before, proved = heads_of(node), node.daemon.ledger_store.count_proved()
+        async with working(other):
+            await until(lambda: heads_of(other) >= before + 2, 900)
+    socket_path(run).unlink(missing_ok=True)
+    keys_commands.change(run, "ledger", now=milliseconds(), secret=None, since=milliseconds())
+    again = life()
+    async with swarm.coordinating(), working(again):
+        await until(lambda: heads_of(again) >= before + 4 and again.daemon.ledger_store.count_proved() > proved, 900)
+    assert receipts.verify_receipts(swarm.on_disk(again), None).faults == []
+    export(swarm.run.folder, tmp_path / "export")
+    assert audit(tmp_path / "export").heads > before + 3
+
+
+@pytest.mark.slow
+@on_fake_clock
+async def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path, steps=12)
+    node = swarm.node("alice")
+    async with swarm.coordinating():
+        await node.daemon.run()
+    checked = receipts.verify_receipts(swarm.on_disk(node), None)
+    assert checked.faults == []
+    assert checked.proved == checked.good > 0
 
 
 class TwoFaced:
@@ -228,109 +202,98 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[Handlers]:
 
 
 @pytest.mark.slow
-def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing_proofs_stop_leases_in_the_end(
+@on_fake_clock
+async def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing_proofs_stop_leases_in_the_end(
     tmp_path: Path, tables: list[Handlers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof_watch, "STOP_MS", 300_000)
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
-        async with swarm.coordinating() as coordinator:
-            alice, bob = swarm.node("alice"), swarm.node("bob")
-            withholding = Withholding(coordinator.ledger_heads)
-            LEDGER.serve(tables[0], withholding.answer)
-            async with working(alice, bob):
-                await until(lambda: min(heads_of(alice), heads_of(bob)) >= 1, 900)
-                withholding.deceived.add(peer_id(bob.daemon.context.node))
-                reached = heads_of(bob)
-                await until(lambda: heads_of(bob) >= reached + 2, 900)
-                watch = bob.daemon.ledger_exchange.watch
-                await until(lambda: watch.proofs.unproven, 900)
-                assert "receipts have no proof" in watch.proofs.unproven
-                assert (await bob.daemon.commands.why({}))["unproven"] == watch.proofs.unproven
-                done = bob.daemon.rollouts.done
-                await until(lambda: bob.daemon.rollouts.done > done, 60)
-                await until(lambda: bob.daemon.run_state.withheld, 900)
-                stops = "no new lease is requested: the run's ledger is unproven"
-                await until(lambda: bob.daemon.rollouts.blocked.startswith(stops), 60)
-                assert (await bob.daemon.commands.status({}))["blocked"] == bob.daemon.rollouts.blocked
-                withholding.proves = True
-                fetched = await bob.daemon.commands.fetch({})
-                assert fetched["fetched"] == fetched["proved"] > 0
-                assert (fetched["unproven"], bob.daemon.run_state.withheld) == ("", "")
-                done = bob.daemon.rollouts.done
-                await until(lambda: bob.daemon.rollouts.done > done, 60)
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
+    async with swarm.coordinating() as coordinator:
+        alice, bob = swarm.node("alice"), swarm.node("bob")
+        withholding = Withholding(coordinator.ledger_heads)
+        LEDGER.serve(tables[0], withholding.answer)
+        async with working(alice, bob):
+            await until(lambda: min(heads_of(alice), heads_of(bob)) >= 1, 900)
+            withholding.deceived.add(peer_id(bob.daemon.context.node))
+            reached = heads_of(bob)
+            await until(lambda: heads_of(bob) >= reached + 2, 900)
+            watch = bob.daemon.ledger_exchange.watch
+            await until(lambda: watch.proofs.unproven, 900)
+            assert "receipts have no proof" in watch.proofs.unproven
+            assert (await bob.daemon.commands.why({}))["unproven"] == watch.proofs.unproven
+            done = bob.daemon.rollouts.done
+            await until(lambda: bob.daemon.rollouts.done > done, 60)
+            await until(lambda: bob.daemon.run_state.withheld, 900)
+            stops = "no new lease is requested: the run's ledger is unproven"
+            await until(lambda: bob.daemon.rollouts.blocked.startswith(stops), 60)
+            assert (await bob.daemon.commands.status({}))["blocked"] == bob.daemon.rollouts.blocked
+            withholding.proves = True
+            fetched = await bob.daemon.commands.fetch({})
+            assert fetched["fetched"] == fetched["proved"] > 0
+            assert (fetched["unproven"], bob.daemon.run_state.withheld) == ("", "")
+            done = bob.daemon.rollouts.done
+            await until(lambda: bob.daemon.rollouts.done > done, 60)
 
 
 @pytest.mark.usefixtures("slow_ticks")
 @pytest.mark.slow
-def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Path) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
-        node = swarm.node("alice")
-        async with swarm.coordinating() as coordinator, working(node):
-            await until(lambda: heads_of(node) >= 2, 900)
-            assert evidence(coordinator.group_service.database) == ""
-            newest = node.daemon.ledger_store.newest()
-            assert newest is not None
-            later = msgspec.structs.replace(newest.head, number=9, size=newest.head.size + 99, root=bytes(32))
-            sealed = Sealer(swarm.run)("ledgerhead", encode(later))
-            node.daemon.ledger_store.put(WitnessedHead(later, sealed), 0)
-            node.daemon.connectivity.coordinator_client.drop_connection("a test")
-            await until(lambda: evidence(coordinator.group_service.database), 60)
-            assert "LedgerHead 9 over" in evidence(coordinator.group_service.database)
-            assert "an older copy; restore a later one" in coordinator.view_builder.build().ledger.foreign
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
+    node = swarm.node("alice")
+    async with swarm.coordinating() as coordinator, working(node):
+        await until(lambda: heads_of(node) >= 2, 900)
+        assert evidence(coordinator.group_service.database) == ""
+        newest = node.daemon.ledger_store.newest()
+        later = msgspec.structs.replace(newest.head, number=9, size=newest.head.size + 99, root=bytes(32))
+        sealed = Sealer(swarm.run)("ledgerhead", encode(later))
+        node.daemon.ledger_store.put(WitnessedHead(later, sealed), 0)
+        node.daemon.connectivity.coordinator_client.drop_connection("a test")
+        await until(lambda: evidence(coordinator.group_service.database), 60)
+        assert "LedgerHead 9 over" in evidence(coordinator.group_service.database)
+        assert "an older copy; restore a later one" in coordinator.view_builder.build().ledger.foreign
 
 
 @pytest.mark.slow
-def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_other_peers(
+@on_fake_clock
+async def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_other_peers(
     tmp_path: Path, tables: list[Handlers]
 ) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
-        async with swarm.coordinating() as coordinator:
-            alice, bob = swarm.node("alice"), swarm.node("bob")
-            copying = Copying(swarm.run, coordinator.ledger_heads, peer_id(bob.daemon.context.node))
-            LEDGER.serve(tables[0], copying.answer)
+    swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
+    async with swarm.coordinating() as coordinator:
+        alice, bob = swarm.node("alice"), swarm.node("bob")
+        copying = Copying(swarm.run, coordinator.ledger_heads, peer_id(bob.daemon.context.node))
+        LEDGER.serve(tables[0], copying.answer)
+        async with working(alice, bob):
+            await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
+            copied = bob.daemon.ledger_store.newest()
+            assert len(decode_unverified(copied.sealed).signatures) == 2
+            LEDGER.serve(tables[0], Withholding(coordinator.ledger_heads).answer)
+            reached = heads_of(bob)
+            await until(lambda: heads_of(bob) >= reached + 2, 900)
+            assert evidence(coordinator.group_service.database) == ""
+            assert alice.daemon.ledger_store.fork() is bob.daemon.ledger_store.fork() is None
+
+
+@on_fake_clock
+async def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path, tables: list[Handlers]) -> None:
+    swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
+    async with swarm.coordinating() as coordinator:
+        alice, bob = swarm.node("alice"), swarm.node("bob")
+        two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(bob.daemon.context.node))
+        LEDGER.serve(tables[0], two_faced.answer)
+        with pytest.raises(BaseExceptionGroup) as caught:
             async with working(alice, bob):
-                await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
-                copied = bob.daemon.ledger_store.newest()
-                assert copied is not None
-                assert len(decode_unverified(copied.sealed).signatures) == 2
-                LEDGER.serve(tables[0], Withholding(coordinator.ledger_heads).answer)
-                reached = heads_of(bob)
-                await until(lambda: heads_of(bob) >= reached + 2, 900)
-                assert evidence(coordinator.group_service.database) == ""
-                assert alice.daemon.ledger_store.fork() is bob.daemon.ledger_store.fork() is None
-
-    run_fake(main)
-
-
-def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(tmp_path: Path, tables: list[Handlers]) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
-        async with swarm.coordinating() as coordinator:
-            alice, bob = swarm.node("alice"), swarm.node("bob")
-            two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(bob.daemon.context.node))
-            LEDGER.serve(tables[0], two_faced.answer)
-            with pytest.raises(BaseExceptionGroup) as caught:
-                async with working(alice, bob):
-                    await until(lambda: alice.daemon.ledger_store.fork() and bob.daemon.ledger_store.fork(), 3600)
-            finder = next(one for one in leaves(caught.value) if isinstance(one, TrustFailure))
-            assert finder.exit is Exit.TRUST
-            assert "signed two histories" in str(finder)
-            again = next(node for node in (alice, bob) if fork_of(node.home) is not None)
-            swarm.nodes.clear()
-            with pytest.raises(TrustFailure, match="signed two histories"):
-                check_no_fork(as_on_disk(again, swarm.invite()))
-            with pytest.raises(TrustFailure, match="signed two histories"):
-                await swarm.node(again.home.name).daemon.run()
-
-    run_fake(main)
+                await until(lambda: alice.daemon.ledger_store.fork() and bob.daemon.ledger_store.fork(), 3600)
+        finder = next(one for one in leaves(caught.value) if isinstance(one, TrustFailure))
+        assert finder.exit is Exit.TRUST
+        assert "signed two histories" in str(finder)
+        again = next(node for node in (alice, bob) if fork_of(node.home) is not None)
+        swarm.nodes.clear()
+        with pytest.raises(TrustFailure, match="signed two histories"):
+            check_no_fork(swarm.on_disk(again))
+        with pytest.raises(TrustFailure, match="signed two histories"):
+            await swarm.node(again.home.name).daemon.run()
 
 
 async def ended_by_fork(node: Node, ended: list[Node]) -> None:
@@ -341,36 +304,34 @@ async def ended_by_fork(node: Node, ended: list[Node]) -> None:
 
 
 @pytest.mark.slow
-def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and_to_all_before_the_finder_ends(
+@on_fake_clock
+async def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and_to_all_before_the_finder_ends(
     tmp_path: Path, tables: list[Handlers]
 ) -> None:
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
-        async with swarm.coordinating() as coordinator:
-            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
-            two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(nodes[2].daemon.context.node))
-            LEDGER.serve(tables[0], two_faced.answer)
-            ended: list[Node] = []
-            async with anyio.create_task_group() as tasks:
-                for node in nodes:
-                    tasks.start_soon(ended_by_fork, node, ended)
-                await until(lambda: any(node.daemon.run_state.withheld for node in nodes), 3600)
-                since = wall()
-                await until(lambda: coordinator.view_builder.build().ledger.foreign, FORK_END_SECONDS)
-                await until(lambda: len(ended) == len(nodes), 3 * FORK_END_SECONDS)
-                assert wall() - since < 2 * FORK_END_SECONDS
-            assert all(fork_of(node.home) for node in nodes)
-            said = coordinator.view_builder.build().ledger.foreign
-            assert "two histories are signed" in said
-            database = coordinator.group_service.database
-            database.do("DELETE FROM facts WHERE name = 'foreign_head'")
-            assert evidence(database) == ""
-            again = swarm.node("alice")
-            await ended_by_fork(again, ended)
-            assert evidence(database) == said, "told again at the next start"
-            assert again.daemon.rollouts.done == 0
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
+    async with swarm.coordinating() as coordinator:
+        nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+        two_faced = TwoFaced(swarm.run, coordinator, tmp_path, peer_id(nodes[2].daemon.context.node))
+        LEDGER.serve(tables[0], two_faced.answer)
+        ended: list[Node] = []
+        async with anyio.create_task_group() as tasks:
+            for node in nodes:
+                tasks.start_soon(ended_by_fork, node, ended)
+            await until(lambda: any(node.daemon.run_state.withheld for node in nodes), 3600)
+            since = wall()
+            await until(lambda: coordinator.view_builder.build().ledger.foreign, FORK_END_SECONDS)
+            await until(lambda: len(ended) == len(nodes), 3 * FORK_END_SECONDS)
+            assert wall() - since < 2 * FORK_END_SECONDS
+        assert all(fork_of(node.home) for node in nodes)
+        said = coordinator.view_builder.build().ledger.foreign
+        assert "two histories are signed" in said
+        database = coordinator.group_service.database
+        database.do("DELETE FROM facts WHERE name = 'foreign_head'")
+        assert evidence(database) == ""
+        again = swarm.node("alice")
+        await ended_by_fork(again, ended)
+        assert evidence(database) == said, "told again at the next start"
+        assert again.daemon.rollouts.done == 0
 
 
 @pytest.mark.parametrize("revoke", [True, False], ids=["revoked", "rotated"])
@@ -417,12 +378,11 @@ def test_a_fork_by_a_stolen_key_is_settled_by_a_root_that_revokes_it_and_by_no_o
                     (told,) = (await node.daemon.commands.why({}))["settled_forks"]
                     assert "signed two histories" in told
                     newest = node.daemon.ledger_store.newest()
-                    assert newest is not None
                     own = coordinator.ledger_heads.heads_after(newest.head.number - 1)
                     assert newest.sealed == own[0].sealed, "the node follows another history"
             assert evidence(coordinator.group_service.database) == ""
         assert [fork_of(node.home) for node in again] == [None, None]
-        check_no_fork(as_on_disk(again[1], swarm.invite()))
+        check_no_fork(swarm.on_disk(again[1]))
         assert receipts.verify_receipts(again[1].home, None).faults == []
 
     run_fake(main)

@@ -25,7 +25,7 @@ from echo2.protocol.authority import TaskReference
 from echo2.protocol.leases import LeaseRequest
 from echo2.protocol.requests import Hello, Request, Response
 from echo2.runtime.errors import DiskFull
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Node, until
 from tests.support.full_disk import refusing
 from tests.support.swarm import BigramScorer, Swarm, accepted, make_swarm, wall, whole, working
@@ -50,19 +50,16 @@ class WatchedScorer(BigramScorer):
 
 
 @pytest.mark.slow
-def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> None:
     """At commit 439044d the scorer gets one group at a time, however many wait."""
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, batch_groups=64)
-        swarm.scorer = scorer = WatchedScorer()
-        nodes = [swarm.node(f"node{number}") for number in range(6)]
-        async with swarm.coordinating() as coordinator, working(*nodes):
-            await until(lambda: sum(map(accepted, nodes)) >= 24, 600)
-            assert scorer.most >= 6
-            assert coordinator.view_builder.build().refused == {}
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path, batch_groups=64)
+    swarm.scorer = scorer = WatchedScorer()
+    nodes = [swarm.node(f"node{number}") for number in range(6)]
+    async with swarm.coordinating() as coordinator, working(*nodes):
+        await until(lambda: sum(map(accepted, nodes)) >= 24, 600)
+        assert scorer.most >= 6
+        assert coordinator.view_builder.build().refused == {}
 
 
 class Volunteer:
@@ -114,26 +111,24 @@ def statements(coordinator: Coordinator) -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
-def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, MethodHandler]) -> None:
+@on_fake_clock
+async def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, MethodHandler]) -> None:
     """At commit 439044d each request takes two commits: one for the node's last-seen time, one for its lease."""
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, batch_groups=64)
-        async with swarm.coordinating() as coordinator:
-            volunteers = [Volunteer(swarm, handlers) for _ in range(ASKS)]
-            for volunteer in volunteers:
-                assert (await volunteer.hello()).refusal is None
-            await anyio.sleep(1.5)  # after this time, another request is worth a write of the last-seen time
-            with statements(coordinator) as seen:
-                answers = await asyncio.gather(*(volunteer.lease(coordinator) for volunteer in volunteers))
-            assert [answer.refusal for answer in answers if answer.refusal] == []
-            begun = sum(statement.startswith("BEGIN") for statement in seen)
-            assert begun <= 4, f"{begun} transactions for {ASKS} asks"
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path, batch_groups=64)
+    async with swarm.coordinating() as coordinator:
+        volunteers = [Volunteer(swarm, handlers) for _ in range(ASKS)]
+        for volunteer in volunteers:
+            assert (await volunteer.hello()).refusal is None
+        await anyio.sleep(1.5)  # after this time, another request is worth a write of the last-seen time
+        with statements(coordinator) as seen:
+            answers = await asyncio.gather(*(volunteer.lease(coordinator) for volunteer in volunteers))
+        assert [answer.refusal for answer in answers if answer.refusal] == []
+        begun = sum(statement.startswith("BEGIN") for statement in seen)
+        assert begun <= 4, f"{begun} transactions for {ASKS} asks"
 
 
-def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(tmp_path: Path) -> None:
     """No answer precedes its commit: every receipt at a node is in the ledger afterwards."""
 
     async def until_full(swarm: Swarm, node: Node) -> None:
@@ -142,44 +137,38 @@ def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(t
             refusing(coordinator.group_service.database).full = True
             await anyio.sleep(600)
 
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        node = swarm.node("alice")
-        async with working(node):
-            with pytest.raises(ExceptionGroup) as ended:
-                await until_full(swarm, node)
-            assert ended.group_contains(DiskFull, match="free disk space, then start again")
-            async with swarm.coordinating():
-                before = accepted(node)
-                await until(lambda: accepted(node) >= before + 2, 600)
-                whole(swarm)
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path)
+    node = swarm.node("alice")
+    async with working(node):
+        with pytest.raises(ExceptionGroup) as ended:
+            await until_full(swarm, node)
+        assert ended.group_contains(DiskFull, match="free disk space, then start again")
+        async with swarm.coordinating():
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 2, 600)
+            whole(swarm)
 
 
-def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
+async def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     tmp_path: Path, handlers: dict[str, MethodHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commit 439044d takes a blocked event loop for a suspended machine."""
     monkeypatch.setattr("echo2.coordinator.leases.absence.ABSENCE_MS", 1_500)
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        async with swarm.coordinating() as coordinator:
-            volunteer = Volunteer(swarm, handlers)
-            assert (await volunteer.hello()).refusal is None
-            assert (await volunteer.lease(coordinator)).refusal is None
-            database = coordinator.group_service.database
-            (before,) = database.all("SELECT expires FROM leases")
-            time.sleep(2.0)  # noqa: ASYNC251 (what holds the loop)
-            await anyio.sleep(1.2)  # beyond the next tick
-            assert database.all("SELECT expires FROM leases") == [before]
-
-    asyncio.run(main())
+    swarm = make_swarm(tmp_path)
+    async with swarm.coordinating() as coordinator:
+        volunteer = Volunteer(swarm, handlers)
+        assert (await volunteer.hello()).refusal is None
+        assert (await volunteer.lease(coordinator)).refusal is None
+        database = coordinator.group_service.database
+        (before,) = database.all("SELECT expires FROM leases")
+        time.sleep(2.0)  # noqa: ASYNC251 (what holds the loop)
+        await anyio.sleep(1.2)  # beyond the next tick
+        assert database.all("SELECT expires FROM leases") == [before]
 
 
 @pytest.mark.slow
-def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_fake_clock
+async def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At commit 439044d verdicts and confirmations have requests of their own, which are repeated many times."""
     asked: Counter[str] = Counter()
     answer = RequestHandler.answer
@@ -189,23 +178,18 @@ def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return answer(self, method, *rest)
 
     monkeypatch.setattr(RequestHandler, "answer", counting)
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, batch_groups=64)
-        node = swarm.node("alice")
-        async with swarm.coordinating(), working(node):
-            await until(lambda: accepted(node) >= 2, 600)
-            before, groups = asked.total(), accepted(node)
-            await until(lambda: accepted(node) >= groups + 20, 600)
-            requests = asked.total() - before
-            assert requests <= 2.2 * (accepted(node) - groups), asked
-            confirmed = "SELECT count(*) FROM verdicts WHERE confirmed = 1"
-            assert swarm.coordinator is not None
-            database = swarm.coordinator.group_service.database
-            assert database.value(confirmed) >= accepted(node) - 3
-            # No other request follows that could carry the last confirmations: they get a request of their own.
-            node.daemon.run_state.finish("enough")
-            await until(lambda: database.value("SELECT count(*) FROM leases WHERE state != 'decided'") == 0, 60)
-            await until(lambda: database.value("SELECT count(*) FROM verdicts WHERE confirmed = 0") == 0, 60)
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path, batch_groups=64)
+    node = swarm.node("alice")
+    async with swarm.coordinating(), working(node):
+        await until(lambda: accepted(node) >= 2, 600)
+        before, groups = asked.total(), accepted(node)
+        await until(lambda: accepted(node) >= groups + 20, 600)
+        requests = asked.total() - before
+        assert requests <= 2.2 * (accepted(node) - groups), asked
+        confirmed = "SELECT count(*) FROM verdicts WHERE confirmed = 1"
+        database = swarm.coordinator.group_service.database
+        assert database.value(confirmed) >= accepted(node) - 3
+        # No other request follows that could carry the last confirmations: they get a request of their own.
+        node.daemon.run_state.finish("enough")
+        await until(lambda: database.value("SELECT count(*) FROM leases WHERE state != 'decided'") == 0, 60)
+        await until(lambda: database.value("SELECT count(*) FROM verdicts WHERE confirmed = 0") == 0, 60)

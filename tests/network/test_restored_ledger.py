@@ -9,9 +9,7 @@ from echo2.coordinator.ledger_files import log_commands
 from echo2.coordinator.ledger_files.ledger_backup import backup, restore
 from echo2.coordinator.publishing import foreign_heads
 from echo2.node.rollouts import receipts
-from echo2.p2p.discovery.invite import Invite
-from echo2.p2p.identity import write_key
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
 
@@ -23,13 +21,6 @@ def now() -> int:
 def heads_of(node: Node) -> int:
     newest = node.daemon.ledger_store.newest()
     return 0 if newest is None else newest.head.number
-
-
-def as_on_disk(node: Node, invite: Invite) -> Path:
-    """Return a node's home, with the files from which commands read its run and its key."""
-    write_key(node.home / "node.key", node.daemon.context.key)
-    (node.home / "invite").write_text(invite.to_text())
-    return node.home
 
 
 def named(node: Node, after: int) -> list[bytes]:
@@ -46,36 +37,33 @@ async def lost(swarm: Swarm, copy: Path, *nodes: Node) -> None:
 
 
 @pytest.mark.slow
-def test_after_a_restore_without_a_later_head_the_run_goes_on_and_every_lost_receipt_is_listed(
+@on_fake_clock
+async def test_after_a_restore_without_a_later_head_the_run_goes_on_and_every_lost_receipt_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign_heads, "RESTORED_QUIET_MS", 120_000)
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
-        alice, bob = swarm.node("alice"), swarm.node("bob")
-        async with working(alice, bob):
-            async with swarm.coordinating() as coordinator:
-                await until(lambda: min(heads_of(alice), heads_of(bob)) >= 2, 900)
-                coordinator.ledger_heads.holds = lambda now: True
-                copied = backup(swarm.run.folder, tmp_path / "copy.sqlite", now())
-                done = accepted(alice)
-                await until(lambda: accepted(alice) >= done + 10, 120)
-            claims = [(node, named(node, copied.entries)) for node in (alice, bob)]
-            assert all(leases for _, leases in claims)
-            await lost(swarm, tmp_path / "copy.sqlite", alice, bob)
-            async with swarm.coordinating() as coordinator:
-                await until(lambda: min(heads_of(alice), heads_of(bob)) > copied.head, 900)
-                for node, leases in claims:
-                    await until(lambda: node.daemon.ledger_store.lost_leases() == leases, 900)  # noqa: B023
-                    assert node.daemon.ledger_store.fork() is None
-                    shown = (await node.daemon.commands.why({}))["lost_receipts"]
-                    assert shown == [lease.hex() for lease in leases][:16]
-                assert evidence(coordinator.group_service.database) == ""
-                done = alice.daemon.rollouts.done
-                await until(lambda: alice.daemon.rollouts.done > done, 60)
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+    alice, bob = swarm.node("alice"), swarm.node("bob")
+    async with working(alice, bob):
+        async with swarm.coordinating() as coordinator:
+            await until(lambda: min(heads_of(alice), heads_of(bob)) >= 2, 900)
+            coordinator.ledger_heads.holds = lambda now: True
+            copied = backup(swarm.run.folder, tmp_path / "copy.sqlite", now())
+            done = accepted(alice)
+            await until(lambda: accepted(alice) >= done + 10, 120)
+        claims = [(node, named(node, copied.entries)) for node in (alice, bob)]
+        assert all(leases for _, leases in claims)
+        await lost(swarm, tmp_path / "copy.sqlite", alice, bob)
+        async with swarm.coordinating() as coordinator:
+            await until(lambda: min(heads_of(alice), heads_of(bob)) > copied.head, 900)
+            for node, leases in claims:
+                await until(lambda: node.daemon.ledger_store.lost_leases() == leases, 900)  # noqa: B023
+                assert node.daemon.ledger_store.fork() is None
+                shown = (await node.daemon.commands.why({}))["lost_receipts"]
+                assert shown == [lease.hex() for lease in leases][:16]
+            assert evidence(coordinator.group_service.database) == ""
+            done = alice.daemon.rollouts.done
+            await until(lambda: alice.daemon.rollouts.done > done, 60)
 
 
 def newest_log(node: Node) -> int:
@@ -104,7 +92,6 @@ async def drilled(tmp_path: Path, lost_groups: int, patience: float) -> None:
             assert "an older copy; restore a later one, or begin a new log" in paused.why
             assert coordinator.ledger_heads.sign(now()) is None
             newest = coordinator.ledger_heads.newest()
-            assert newest is not None
             assert newest.head.number == copied.head
             request = tmp_path / "elsewhere" / "request"
             request.parent.mkdir()
@@ -126,7 +113,7 @@ async def drilled(tmp_path: Path, lost_groups: int, patience: float) -> None:
         assert not any(node.daemon.run_state.finishing for node in (alice, bob))
         assert reached > copied.head
     for node, leases in claims:
-        checked = receipts.verify_receipts(as_on_disk(node, swarm.invite()), None)
+        checked = receipts.verify_receipts(swarm.on_disk(node), None)
         assert checked.faults == []
         assert checked.claims == len(leases)
         assert checked.evident > 0

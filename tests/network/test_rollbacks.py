@@ -23,7 +23,6 @@ def strike(coordinator: Coordinator) -> None:
 
 def era(coordinator: Coordinator) -> int:
     at = coordinator.group_service.progress
-    assert at is not None
     return at.era
 
 
@@ -58,7 +57,6 @@ async def test_an_earlier_version_comes_again_and_nodes_of_every_version_go_on_w
         await until(lambda: era(coordinator) > 1, 60)
         at, latest = coordinator.group_service.progress, coordinator.publisher.latest
         assert at is not None
-        assert latest is not None
         assert latest.root == root(coordinator, his)
         assert latest.version == at.version > his + 8
         number = era(coordinator)

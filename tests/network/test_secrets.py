@@ -16,7 +16,7 @@ from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 from echo2.runtime.logs import set_up_logging, to_file, to_stream
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.logging_state import logging_as_before
 from tests.support.swarm import Swarm, accepted, make_swarm, working
@@ -52,25 +52,22 @@ def secrets_of(swarm: Swarm) -> dict[str, str]:
     return found
 
 
-def test_no_secret_stands_in_a_log_of_any_level(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_no_secret_stands_in_a_log_of_any_level(tmp_path: Path) -> None:
     stream, log = io.StringIO(), tmp_path / "logs" / "all.jsonl"
     set_up_logging(to_stream(stream), to_file(log), level="debug", named=True)
     found: dict[str, str] = {}
     seeds = set[str]()
-
-    async def main() -> None:
-        swarm = make_swarm(tmp_path)
-        async with swarm.coordinating() as coordinator:
-            alice, bob = swarm.node("alice"), swarm.node("bob")
-            async with working(alice, bob):
-                await until(lambda: accepted(alice) >= 2 and accepted(bob) >= 2)
-                await _faults(swarm)
-            rows = coordinator.group_service.database.all("SELECT document FROM leases")
-            seeds.update(seed.hex() for (document,) in rows for seed in decode(document, Lease).seeds)
-        found.update(secrets_of(swarm))
-        found["the invite"] = swarm.invite().to_text()
-
-    run_fake(main)
+    swarm = make_swarm(tmp_path)
+    async with swarm.coordinating() as coordinator:
+        alice, bob = swarm.node("alice"), swarm.node("bob")
+        async with working(alice, bob):
+            await until(lambda: accepted(alice) >= 2 and accepted(bob) >= 2)
+            await _faults(swarm)
+        rows = coordinator.group_service.database.all("SELECT document FROM leases")
+        seeds.update(seed.hex() for (document,) in rows for seed in decode(document, Lease).seeds)
+    found.update(secrets_of(swarm))
+    found["the invite"] = swarm.invite().to_text()
     structlog.get_logger("test").info("canary", passphrase=PASSPHRASE, invite="canary-invite", seed=b"canary-seed")
     try:
         raise RuntimeError("a fault of our own")

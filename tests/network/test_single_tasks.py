@@ -82,6 +82,5 @@ async def test_an_environment_that_fails_in_more_than_5_percent_of_episodes_paus
         async with working(swarm.node("alice")):
             await until(lambda: coordinator.learning.training.watch.pause, 3600)
         pause = coordinator.learning.training.watch.pause
-    assert pause is not None
     assert pause.why.startswith("the environment failed in 101 of the last ")
     assert "division by zero" in pause.why

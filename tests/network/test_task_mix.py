@@ -18,7 +18,6 @@ from tests.support.swarm import finished, make_swarm, whole, working
 
 
 def tasks_of_leases(coordinator: Coordinator) -> list[str]:
-    """Return the tasks of all leases, by position."""
     rows = coordinator.group_service.database.all("SELECT document FROM leases ORDER BY position, attempt")
     return [decode(document, Lease).task for (document,) in rows]
 
@@ -94,7 +93,6 @@ async def test_one_task_of_several_that_fails_pauses_the_run_by_its_name(tmp_pat
         async with working(*(swarm.node(name) for name in ("alice", "bob", "carol"))):
             await until(lambda: coordinator.learning.training.watch.pause, 1200)
         pause, state = coordinator.learning.training.watch.pause, coordinator.view_builder.build()
-    assert pause is not None
     assert pause.why.startswith("the environment of task riddle failed in 10")
     assert "division by zero" in pause.why
     riddle, good = state.tasks

@@ -16,7 +16,7 @@ from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
 from echo2.protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
 from echo2.protocol.requests import DocumentsRequest
 from echo2.protocol.versions import HeadRequest, HeadResponse
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.peers import running
 
 
@@ -35,21 +35,19 @@ def test_each_name_stands_once_and_a_rank_is_a_sealed_methods() -> None:
     assert {method.name for method in METHODS if method.rank} <= {method.name for method in SEALED}
 
 
-def test_a_method_sends_its_request_to_a_peer_and_returns_the_answer() -> None:
+@on_fake_clock
+async def test_a_method_sends_its_request_to_a_peer_and_returns_the_answer() -> None:
     async def place(peer: str, ask: PlanRequest) -> PlanResponse:
         return PlanResponse(parents=[peer, *ask.failed])
 
-    async def main() -> None:
-        network = MemoryNetwork(1)
-        one, other = (Peer(network.transport(name), seed=0) for name in ("one", "other"))
-        PLAN.serve(one, place)
-        async with running(one, other):
-            answer = await PLAN.ask(other, "one", PlanRequest(failed=["x"]), timeout=5)
-            assert answer == PlanResponse(parents=["other", "x"])
-            with pytest.raises(Unreachable):
-                await other.request("one", PLAN.name, b"\xc1", timeout=5)
-
-    run_fake(main)
+    network = MemoryNetwork(1)
+    one, other = (Peer(network.transport(name), seed=0) for name in ("one", "other"))
+    PLAN.serve(one, place)
+    async with running(one, other):
+        answer = await PLAN.ask(other, "one", PlanRequest(failed=["x"]), timeout=5)
+        assert answer == PlanResponse(parents=["other", "x"])
+        with pytest.raises(Unreachable):
+            await other.request("one", PLAN.name, b"\xc1", timeout=5)
 
 
 async def test_a_malformed_answer_is_the_peers_fault() -> None:

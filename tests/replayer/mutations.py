@@ -147,7 +147,6 @@ def every_mutant(count: int, first: int = 0) -> Choice:
 
 
 def mutants(chosen: Choice) -> Iterator[Mutant]:
-    """Yield the chosen mutants."""
     places = itertools.count()
     for module, text in sources().items():
         tree, lines = ast.parse(text), text.splitlines()

@@ -132,7 +132,6 @@ def heads_of(sealed: list[bytes], chain: list[Map], logs: list[Map]) -> list[Map
 
 
 def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
-    """Return the weight of a group."""
     if costs is None:
         return sum((2000 * (prompt + sum(one)) + 128) // 256 for one in turns)
 

@@ -283,7 +283,6 @@ async def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
     parent = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, **ENV}, text=True
     )
-    assert parent.stdout is not None
     assert await asyncio.to_thread(parent.stdout.readline) == "locked\n"
     parent.kill()
     parent.wait()

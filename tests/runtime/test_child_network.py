@@ -60,8 +60,7 @@ def outside_address() -> str:
             probe.connect(("192.0.2.1", 9))
         except OSError:
             pytest.skip("this machine has no address but loopback")
-        address: str = probe.getsockname()[0]
-        return address
+        return probe.getsockname()[0]
 
 
 @pytest.fixture

@@ -76,7 +76,6 @@ def test_a_folder_is_locked_as_it_is_and_never_created(tmp_path: Path) -> None:
 def test_a_killed_holder_holds_no_longer(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "holds\n"
         with pytest.raises(AlreadyLocked) as refused:
             lock_file(path)

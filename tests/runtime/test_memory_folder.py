@@ -115,7 +115,6 @@ def in_another_process(memory: Path, folder: Path) -> Iterator[subprocess.Popen[
     """Let another process claim the folder in memory of `folder`, as one of another container may."""
     argv = [sys.executable, "-c", ELSEWHERE, str(memory), str(folder)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         try:
             yield process

@@ -138,7 +138,6 @@ def peer_id(key: bytes, prefix: bytes = bytes.fromhex("002408011220")) -> str:
 
 
 def read_invite(text: str) -> Map:
-    """Decode an invite to a map."""
     number = 0
     for letter in "".join(text.split()).removeprefix("echo2-"):
         number = number * 58 + ALPHABET.index(letter)

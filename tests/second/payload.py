@@ -29,7 +29,6 @@ class Snapshot(NamedTuple):
             at += size(tensor)
 
     def root(self) -> bytes:
-        """Return the content root."""
         hashed = [b"echo2/content-root/1\0", struct.pack("<I", len(self.tensors))]
         for tensor, data in self.spans():
             shape = tensor["shape"]

@@ -32,9 +32,8 @@ from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import TINY_MODEL
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, LeaseOutcome
-from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account, transfer, unvested_account
-from echo2.ledger.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
+from echo2.ledger.ledger_facts import VERDICT_RULES, AppealAnswered, CanaryVested, LeaseReversed, QuarantineEnded
 from echo2.p2p.identity import public_key
 from echo2.protocol.group_weights import whole_weight
 from echo2.runtime.units import DAY

@@ -33,7 +33,6 @@ class CanaryWorld(TwinWorld):
         return str(self.group_service.database.value("SELECT twin FROM leases WHERE id = ?", (lease.id,)))
 
     def decide(self, group: Undecided, scores: list[SampleScore]) -> Receipt:
-        """Decide a group by the scorer."""
         self.scored.append(group.lease.id)
         return super().decide(group, scores)
 

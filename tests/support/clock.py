@@ -50,7 +50,6 @@ class FakeClockLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
         self._now += seconds
 
 

@@ -29,7 +29,6 @@ STEPS = 40
 
 
 def state_of(story: str, step: int) -> RunState:
-    """Return the state of a story's run at a step."""
     steps_done = 12 if story in ("endless", "crash") else min(step, STEPS)
     finished = steps_done == STEPS
     values = [0] if steps_done < 8 else list(range(0, steps_done + 1, 8))

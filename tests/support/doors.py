@@ -39,7 +39,6 @@ class Door:
         self.server = rpc.Server(self.gate.origins.of, (self.handlers,))
 
     def serve(self, method: str, handler: Callable[[str, bytes], Awaitable[bytes]], limit: int = 1 << 20) -> None:
-        """Answer a method."""
         self.handlers.serve(method, handler, limit=limit)
 
     async def connect(self, ip: str, *, rate: float | None = None, latency: float = 0.0) -> "Caller":
@@ -88,7 +87,6 @@ class Caller:
         return str(self.far.peer_id)
 
     async def open(self) -> MuxStream:
-        """Open a raw stream."""
         stream = await self.near.open_stream()
         assert isinstance(stream, MuxStream)
         return stream

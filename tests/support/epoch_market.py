@@ -81,7 +81,6 @@ class EpochMarket:
         return [request.ask for _, request in self.requests if request.ask is not None]
 
     def answer(self, node: str, request: MarketRequest) -> MarketResponse:
-        """Answer a node."""
         self.requests.append((self.now(), request))
         self.nodes.add(node)
         if self.down is not None:

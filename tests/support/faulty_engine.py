@@ -45,7 +45,6 @@ class FaultyEngine(BigramEngine):
 
 
 def create(device: str, dtype: Dtype) -> FaultyEngine:
-    """Return the engine of a device."""
     return FaultyEngine(device)
 
 

@@ -65,7 +65,6 @@ class Fleet:
         self._quiet.add(node)
 
     def after(self, milliseconds: int, action: Callable[[], None]) -> None:
-        """Schedule an action."""
         heapq.heappush(self._events, (self.world.now + milliseconds, next(self._order), action))
 
     def run(self, milliseconds: int) -> int:

@@ -21,7 +21,6 @@ from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.market.throughput import Throughput
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.balance_waits import BalanceDisputed
-from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.costs_in_force import CostsSet, seal_costs
 from echo2.ledger.ledger_entries import (
     ESCROW,
@@ -35,6 +34,7 @@ from echo2.ledger.ledger_entries import (
     unvested_account,
 )
 from echo2.ledger.ledger_facts import (
+    CanaryVested,
     KeyRotated,
     LeaseCounts,
     LeaseReversed,

@@ -35,6 +35,7 @@ from echo2.coordinator.web import node_rows
 from echo2.engines.engine import SampleScore
 from echo2.p2p.envelope import ROLES, seal, verify_envelope
 from echo2.p2p.identity import public_bytes
+from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root, RunSpec, TaskReference
 from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, VerdictsRequest
@@ -117,6 +118,10 @@ def honest_scores(submission: Submission | SubmittedGroup) -> list[SampleScore]:
     return [SampleScore(logprobs=[-0.5] * n, margins=[0.0] * n) for n in lengths]
 
 
+OPEN_WORLDS = set["World"]()
+"""Worlds whose file is open; tests/coordinator/conftest.py closes those of a test."""
+
+
 class World:
     """One coordinator's group service. `now`: the clock, milliseconds. `to_come`: see `DoubtedDays`. `reopen`: a crash
     and a restart."""
@@ -140,6 +145,7 @@ class World:
         self._entropy = entropy or self._counted
         self._nonces = itertools.count()
         self.group_service = self._open()
+        OPEN_WORLDS.add(self)
         self.group_service.rebuild([], self.at(0))
         self.publish(0)
 
@@ -200,11 +206,10 @@ class World:
         fields: dict[str, Any] = {"nonce": nonce, "era": era, "version": version, "root": root_of(era, version)}
         return LeaseRequest(**(fields | {"engine": "transformers/float32/cpu"} | changes))
 
-    def lease(self, node: bytes = ALICE, version: int = 0, **changes: Any) -> Lease:
-        answer = self.group_service.lease(node, self.ask(version, **changes), self.now)
+    def lease(self, node: bytes = ALICE, version: int = 0, origin: Origin = LOCAL_ORIGIN, **changes: Any) -> Lease:
+        answer = self.group_service.lease(node, self.ask(version, **changes), self.now, origin)
         assert isinstance(answer, bytes), answer
-        lease: Lease = opened("lease", answer, Lease)
-        return lease
+        return opened("lease", answer, Lease)
 
     def refusal(self, version: int = 0, node: bytes = ALICE, **changes: Any) -> Refusal:
         answer = self.group_service.lease(node, self.ask(version, **changes), self.now)
@@ -262,6 +267,7 @@ class World:
         self.group_service.rebuild(drawn, progress)
 
     def close(self) -> None:
+        OPEN_WORLDS.discard(self)
         self.group_service.database.close()
 
 

@@ -101,7 +101,6 @@ async def served(
 
 
 async def address_of(server: PeerAndHttps) -> str:
-    """Return the HTTPS address of a server."""
     return next(one for one in await server.addresses() if "https" in one) + f"/p2p/{server.peer.peer_id}"
 
 

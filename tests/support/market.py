@@ -99,7 +99,6 @@ class Book:
         self.add(release(self.state, at))
 
     def facts(self, kind: str, of: type[F]) -> list[F]:
-        """Return the facts of all entries of a kind."""
         return [msgspec.msgpack.decode(entry.facts, type=of) for entry in self.entries if entry.kind == kind]
 
 

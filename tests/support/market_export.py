@@ -26,7 +26,6 @@ def market_run(folder: Path) -> Run:
 
 
 def heads_over(run: Run, database: Database) -> LedgerHeads:
-    """Return the heads of a run's ledger."""
     sealer = Sealer(run)
     return LedgerHeads(database, Ledger(database), run.id, sealer, sealer.note, every=1)
 

@@ -36,12 +36,10 @@ class Variant:
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
         return bytes(msgpack.packb(self.fields))
 
 
 def wire_type(name: str) -> type[Wire]:
-    """Return the wire type of a name."""
     (kind,) = [one for one in Wire.__subclasses__() if one.__name__ == name]
     return kind
 

@@ -45,7 +45,6 @@ def fund(ledger: Ledger, amounts: Mapping[str, int]) -> None:
 
 
 def sign_head(home: Path) -> None:
-    """Sign a head over the ledger."""
     run = load(home)
     with Database.open(RunFolder(home).database) as database:
         sealer = Sealer(run)

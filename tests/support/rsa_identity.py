@@ -28,6 +28,5 @@ class RSAPrivateKey(PrivateKey):
 
 
 def create_new_key_pair(bits: int = 2048) -> KeyPair:
-    """Return a new key pair."""
     private = RSAPrivateKey(rsa.generate_private_key(65537, bits))
     return KeyPair(private, private.get_public_key())

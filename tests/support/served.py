@@ -29,7 +29,6 @@ class TaskAnswers:
 
 
 def served(job: Job, name: bytes = b"a lease") -> Job:
-    """Return the job as a served one."""
     return msgspec.structs.replace(job, served=name)
 
 

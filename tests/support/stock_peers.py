@@ -165,7 +165,6 @@ async def running(host: IHost | None = None) -> AsyncIterator[StockPeer]:
 
 
 def rsa_host() -> IHost:
-    """Return a host with an RSA identity."""
     return new_host(key_pair=create_rsa_key_pair())
 
 

@@ -21,7 +21,6 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_host import TaskHost
-from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch, batch_metrics, cut_answers, read
 from echo2.coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
@@ -35,6 +34,7 @@ from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import write_key
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.runtime.child import ChildDied, ChildError
@@ -262,6 +262,12 @@ class Swarm:
     def invite(self) -> Invite:
         return Invite.from_text(self.run.invite([f"/memory/{self.run.peer_id}"]))
 
+    def on_disk(self, node: Node) -> Path:
+        """Return a node's home, with the files from which commands read its run and its key."""
+        write_key(node.home / "node.key", node.daemon.context.key)
+        (node.home / "invite").write_text(self.invite().to_text())
+        return node.home
+
     @asynccontextmanager
     async def coordinating(self) -> AsyncIterator[Coordinator]:
         """Run the coordinator during the block; the next one continues from its files."""
@@ -289,10 +295,10 @@ class Swarm:
         return node
 
 
-def _hosts(host: TaskHost | Sequence[TaskHost] | None) -> TaskHosts | None:
+def _hosts(host: TaskHost | Sequence[TaskHost] | None) -> Sequence[TaskHost] | None:
     if host is None:
         return None
-    return TaskHosts(host if isinstance(host, Sequence) else [host])
+    return host if isinstance(host, Sequence) else [host]
 
 
 @asynccontextmanager

@@ -32,7 +32,6 @@ class Terminal:
         self._reader.start()
 
     def type(self, text: str) -> None:
-        """Type a text."""
         os.write(self._own, text.encode())
 
     def until(self, is_there: Callable[[str], object], seconds: float) -> float:
@@ -63,7 +62,6 @@ class Terminal:
             self.process.wait()
 
     def text(self) -> str:
-        """Return all that it printed."""
         return "\n".join([text for _, text in self.rows] + [self._rest])
 
     def _read(self) -> None:

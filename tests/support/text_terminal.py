@@ -4,7 +4,5 @@ import io
 
 
 class TextTerminal(io.StringIO):
-    """The text that was written to a terminal."""
-
     def isatty(self) -> bool:
         return True

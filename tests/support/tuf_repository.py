@@ -65,8 +65,6 @@ UNTRUSTED: Final = Trusted(1, None, None)
 
 
 class RootStep(NamedTuple):
-    """A Root that is offered."""
-
     serial: int
     roles: Roles
     signers: tuple[int, ...]

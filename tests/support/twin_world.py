@@ -26,7 +26,6 @@ class TwinWorld(World):
 
     @property
     def version(self) -> int:
-        """The newest version."""
         assert self.group_service.progress is not None
         return self.group_service.progress.version
 

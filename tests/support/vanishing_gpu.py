@@ -47,7 +47,6 @@ class VanishingEngine(BigramEngine):
 
 
 def create(device: str, dtype: Dtype) -> VanishingEngine:
-    """Return the engine of a device."""
     return VanishingEngine()
 
 

@@ -70,7 +70,6 @@ def test_files_are_taken_in_and_found_again_after_a_restart(store: Store) -> Non
     with reopened(store) as again:
         payload, snapshot = again.payload(digest), again.snapshot(3, root)
         assert payload is not None
-        assert snapshot is not None
         assert (payload.read_bytes(), snapshot.read_bytes()) == (b"payload", b"snapshot")
         assert [(file.era, file.version, file.hash) for file in again.snapshots()] == [(1, 3, root)]
         assert again.nbytes() == 15
@@ -216,7 +215,6 @@ def run_until_killed(folder: Path, first: int, reports: int) -> list[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(WORKER), str(folder), str(first)]
     with child(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(reports)]
         process.send_signal(signal.SIGKILL)
         return [text_line.strip() for text_line in (*lines, *process.stdout) if text_line.endswith("\n")]

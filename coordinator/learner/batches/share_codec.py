@@ -33,7 +33,6 @@ class _Share(msgspec.Struct, array_like=True, frozen=True):
 
 
 def encode_share(share: Share) -> bytes:
-    """Return the bytes of a share."""
     minis = [([*map(_rows, mini.signal)], [*map(_rows, mini.flat)]) for mini in share.minis]
     return msgspec.msgpack.encode(_Share(minis, *share[1:]))
 

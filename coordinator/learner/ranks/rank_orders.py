@@ -129,7 +129,6 @@ class Member:
 
     @property
     def part(self) -> RankPart:
-        """This rank's part."""
         assert self._part is not None, "rank 0 prepares first"
         return self._part
 

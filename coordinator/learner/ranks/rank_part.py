@@ -58,7 +58,6 @@ class RankPart:
         self._reference = self._base_model() if self._with_reference else None
 
     def _base_model(self) -> PreTrainedModel:
-        """Return the base model."""
         compute = model_folder.compute_type(self._hyper.compute_dtype, self._device)
         model = build(self._base, self._mesh, self._device, compute)
         rows = self._rows_of(model, Snapshot(self._base / model_folder.WEIGHTS[0]))

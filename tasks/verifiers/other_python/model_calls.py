@@ -92,7 +92,6 @@ class ModelCalls:
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
 
     async def stop(self) -> None:
-        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -4,15 +4,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.selection import DropLow, NearTies
 
 PLACE: Any = None
 """Of the run nothing is read: its figures are here."""
-
-
-def best_of_four(*codes: str) -> AttackFinding:
-    return NearTies(tokens=3000, variants=1, codes=list(codes)).finding(PLACE)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +23,7 @@ def best_of_four(*codes: str) -> AttackFinding:
 def test_the_best_of_four_is_held_where_each_group_was_refused_as_not_of_its_seeds(
     codes: list[str], held: bool
 ) -> None:
-    assert best_of_four(*codes).is_held == held
+    assert NearTies(tokens=3000, variants=1, codes=codes).finding(PLACE).is_held == held
 
 
 def test_the_best_of_four_is_broken_by_too_many_other_right_answers() -> None:

@@ -7,7 +7,7 @@ from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.multiaddr import peer_of
 from echo2.p2p.peer.peer import Peer
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.peers import peers, running
 
 
@@ -31,59 +31,51 @@ def test_a_lossy_network_loses_dials_alike_for_the_same_seed():
     assert {True, False} <= set(fates(3))
 
 
-def test_a_partition_separates_its_groups_until_it_heals() -> None:
-    async def main() -> None:
-        network = MemoryNetwork(1, patience=5)
-        async with peers(network, "a", "b", "c", connect=False) as (a, b, c):
-            network.partition(["a"], ["b"])
-            began = anyio.current_time()
-            with pytest.raises(Unreachable):
-                await a.dial(await b.addresses())
-            assert anyio.current_time() - began == pytest.approx(5), "the dial takes the whole patience"
-            assert await a.dial(await c.addresses()) == "c", "a peer in no group reaches all"
-            network.heal()
-            assert await a.dial(await b.addresses()) == "b"
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_partition_separates_its_groups_until_it_heals() -> None:
+    network = MemoryNetwork(1, patience=5)
+    async with peers(network, "a", "b", "c", connect=False) as (a, b, c):
+        network.partition(["a"], ["b"])
+        began = anyio.current_time()
+        with pytest.raises(Unreachable):
+            await a.dial(await b.addresses())
+        assert anyio.current_time() - began == pytest.approx(5), "the dial takes the whole patience"
+        assert await a.dial(await c.addresses()) == "c", "a peer in no group reaches all"
+        network.heal()
+        assert await a.dial(await b.addresses()) == "b"
 
 
-def test_a_moved_peer_is_reached_at_its_new_address_alone() -> None:
-    async def main() -> None:
-        network = MemoryNetwork(1)
-        async with peers(network, "a", "b") as (a, b):
-            before = await b.addresses()
-            network.move("b")
-            assert await a.peers() == await b.peers() == []
-            with pytest.raises(Unreachable):
-                await a.dial(before)
-            assert await a.dial(await b.addresses()) == "b"
-            assert peer_of(before[0]) == "b"
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_moved_peer_is_reached_at_its_new_address_alone() -> None:
+    network = MemoryNetwork(1)
+    async with peers(network, "a", "b") as (a, b):
+        before = await b.addresses()
+        network.move("b")
+        assert await a.peers() == await b.peers() == []
+        with pytest.raises(Unreachable):
+            await a.dial(before)
+        assert await a.dial(await b.addresses()) == "b"
+        assert peer_of(before[0]) == "b"
 
 
-def test_a_killed_peer_fails_later_calls_and_its_id_may_return() -> None:
-    async def main() -> None:
-        network = MemoryNetwork(1)
-        async with peers(network, "a", "b") as (a, b):
-            with pytest.raises(LocalNetworkFault, match="already in this network"):
-                network.transport("b")
-            network.kill("b")
-            assert await a.peers() == []
-            with pytest.raises(Unreachable):
-                await b.dial(await a.addresses())
-            async with running(Peer(network.transport("b"), seed=2), connect=False) as _:
-                assert await a.dial(network.transports["b"].addresses()) == "b"
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_killed_peer_fails_later_calls_and_its_id_may_return() -> None:
+    network = MemoryNetwork(1)
+    async with peers(network, "a", "b") as (a, b):
+        with pytest.raises(LocalNetworkFault, match="already in this network"):
+            network.transport("b")
+        network.kill("b")
+        assert await a.peers() == []
+        with pytest.raises(Unreachable):
+            await b.dial(await a.addresses())
+        async with running(Peer(network.transport("b"), seed=2), connect=False) as _:
+            assert await a.dial(network.transports["b"].addresses()) == "b"
 
 
-def test_an_uplink_is_shared_by_all_links_of_a_peer() -> None:
-    async def main() -> None:
-        network = MemoryNetwork(1, link=Link(delay=0.5, bandwidth=100.0))
-        network.set_uplink("a", 100.0)
-        assert network.arrival("a", "b", 100) == pytest.approx(anyio.current_time() + 1.5)
-        assert network.arrival("a", "c", 100) == pytest.approx(anyio.current_time() + 2.5)
-        assert network.arrival("b", "c", 100) == pytest.approx(anyio.current_time() + 1.5)
-
-    run_fake(main)
+@on_fake_clock
+async def test_an_uplink_is_shared_by_all_links_of_a_peer() -> None:
+    network = MemoryNetwork(1, link=Link(delay=0.5, bandwidth=100.0))
+    network.set_uplink("a", 100.0)
+    assert network.arrival("a", "b", 100) == pytest.approx(anyio.current_time() + 1.5)
+    assert network.arrival("a", "c", 100) == pytest.approx(anyio.current_time() + 2.5)
+    assert network.arrival("b", "c", 100) == pytest.approx(anyio.current_time() + 1.5)

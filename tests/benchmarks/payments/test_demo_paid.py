@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -15,10 +13,9 @@ from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.market.market_replay import market_of
 from echo2.ledger.export_replay import replay
 from echo2.runtime.exit_codes import Exit
-from tests.support.paths import ROOT
+from tests.support.second_replayer import replayed_apart
 
 pytestmark = pytest.mark.slow
-REPLAYER = ROOT / "tests" / "replayer" / "replay.py"
 
 
 def test_nodes_with_asks_are_paid_once_each_by_a_provider_that_fails_and_both_replayers_agree(
@@ -33,5 +30,4 @@ def test_nodes_with_asks_are_paid_once_each_by_a_provider_that_fails_and_both_re
     assert "1 returned;" in text.getvalue()
     assert re.search(r"[1-9]\d* lost", text.getvalue())
     (folder,) = tmp_path.glob("echo2-demo-*")
-    second = subprocess.run([sys.executable, REPLAYER, folder / "export"], capture_output=True, check=True)
-    assert second.stdout == replay(folder / "export", market_of).state.as_bytes()
+    assert replayed_apart(folder / "export") == replay(folder / "export", market_of).state.as_bytes()

@@ -32,7 +32,6 @@ def test_costs_count_from_their_entry_on_and_each_weight_follows_from_its_entry(
     world.accepted()
     before, after = outcomes(world)
     named = world.group_service.ledger.entry(after.costs)
-    assert named is not None
     assert named.kind == "costs.set"
     assert stated_costs(named) == COSTS
     for outcome, costs in ((before, None), (after, COSTS)):

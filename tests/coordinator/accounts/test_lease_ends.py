@@ -23,7 +23,6 @@ from echo2.p2p.identity import peer_id
 from echo2.p2p.swarm import merkle
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import VerdictsRequest
-from echo2.protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, World, group
 
 
@@ -113,7 +112,6 @@ def test_a_known_key_keeps_an_entry_for_each_lease(world: World) -> None:
         world.accepted(ALICE)
     receipt = world.refused(group(world.lease(), rollouts=[]))
     entry = world.group_service.ledger.find(f"lease:{receipt.lease.hex()}")
-    assert entry is not None
     assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
     assert rows(world) == []
 
@@ -242,5 +240,4 @@ def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world:
         world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[receipt.lease])).receipts[0] is not None
     )
     answer = world.group_service.submissions.submit(BOB, encode(group(expired)), world.now)
-    assert isinstance(answer, Refusal)
     assert answer.code == "unknown-lease"

@@ -125,7 +125,6 @@ class LedgerHistory(RuleBasedStateMachine):
         if before is not None:
             for number in (1, before.size):
                 proof = self.heads.proof(number, before.size)
-                assert proof is not None
                 assert merkle.verify(before.root, proof.canonical, number - 1, before.size, proof.path, sha256)
 
     def each_rollout_counts_once_and_each_epoch_stays_within_its_budget(self, ledger: Ledger) -> None:

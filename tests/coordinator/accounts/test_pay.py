@@ -3,11 +3,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule
+from echo2.coordinator.accounts.pay import PAY_RULES, PayRule, pay_rule
 from echo2.coordinator.run.price_mode import MARKET, POINTS
 from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import GroupLengths, whole_weight
+from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, SPEC, World, group
 
 
@@ -36,7 +37,7 @@ def test_an_accepted_group_is_paid_out_of_escrow_which_the_fund_fills(world: Wor
 
 
 def test_a_run_of_a_price_mode_that_this_build_lacks_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(UnknownPriceMode, match="price mode auction is not in this build, which has market, points"):
+    with pytest.raises(LocalFault, match="price mode auction is not in this build, which has market, points"):
         World(tmp_path, spec=msgspec.structs.replace(SPEC, price_mode="auction"))
 
 
@@ -48,4 +49,3 @@ def test_the_pay_rule_is_that_of_the_runs_price_mode(tmp_path: Path, monkeypatch
     world.submit(group(world.lease()))
     (receipt,) = world.decide_all()
     assert receipt.weight == 7 * SPEC.group_size
-    world.close()

@@ -9,8 +9,8 @@ from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.accounts.vesting import AT_ONCE
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import CountedOutcome
-from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.ledger_entries import ESCROW, accrued_account, transfer, unvested_account
+from echo2.ledger.ledger_facts import CanaryVested
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE
 

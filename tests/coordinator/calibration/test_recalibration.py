@@ -11,7 +11,7 @@ from echo2.coordinator.calibration import recalibration
 from echo2.coordinator.calibration.recalibration import CALIBRATION_RETRY_SECONDS, Recalibration, VersionNumber, due
 from echo2.coordinator.verification.calibration import Calibration
 from echo2.runtime.errors import LocalFault
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 
 ROUNDING = "bfloat16"
 CLASSES = ["transformers/bfloat16/cpu", "vllm/bfloat16/cuda"]
@@ -60,7 +60,6 @@ class Calibrations:
         await anyio.sleep(60)
         if self.fault:
             raise self.fault
-        assert self.published is not None
         self.newest[ROUNDING] = made_with(self.published.version)
         return Path("new.calibration")
 
@@ -73,73 +72,66 @@ def calibrations(monkeypatch: pytest.MonkeyPatch) -> Calibrations:
     return Calibrations(monkeypatch)
 
 
-def test_a_class_is_calibrated_each_two_hundred_versions_while_others_work(calibrations: Calibrations) -> None:
-    async def main() -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calibrations.recalibration.run)
-            await anyio.sleep(100)
-            assert calibrations.tried == []
-            for version in range(0, 1_000, 10):  # a version per second
-                calibrations.published = VersionNumber(1, version)
-                await anyio.sleep(10)
-            tasks.cancel_scope.cancel()
-        assert 4 <= len(calibrations.tried) <= 5
-        assert calibrations.opened >= 3
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_class_is_calibrated_each_two_hundred_versions_while_others_work(calibrations: Calibrations) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(calibrations.recalibration.run)
+        await anyio.sleep(100)
+        assert calibrations.tried == []
+        for version in range(0, 1_000, 10):  # a version per second
+            calibrations.published = VersionNumber(1, version)
+            await anyio.sleep(10)
+        tasks.cancel_scope.cancel()
+    assert 4 <= len(calibrations.tried) <= 5
+    assert calibrations.opened >= 3
 
 
-def test_a_calibration_that_fails_leaves_the_old_one_and_is_tried_again_after_an_hour(
+@on_fake_clock
+async def test_a_calibration_that_fails_leaves_the_old_one_and_is_tried_again_after_an_hour(
     calibrations: Calibrations,
 ) -> None:
-    async def main() -> None:
-        calibrations.published, calibrations.fault = VersionNumber(1, 300), LocalFault("no memory")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calibrations.recalibration.run)
-            await anyio.sleep(CALIBRATION_RETRY_SECONDS)
-            assert len(calibrations.tried) == 1
-            assert calibrations.newest[ROUNDING].version == 0
-            calibrations.fault = None
-            await anyio.sleep(200)
-            tasks.cancel_scope.cancel()
-        assert len(calibrations.tried) == 2
-        assert calibrations.newest[ROUNDING].version == 300
-        assert calibrations.opened == 1
-
-    run_fake(main)
+    calibrations.published, calibrations.fault = VersionNumber(1, 300), LocalFault("no memory")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(calibrations.recalibration.run)
+        await anyio.sleep(CALIBRATION_RETRY_SECONDS)
+        assert len(calibrations.tried) == 1
+        assert calibrations.newest[ROUNDING].version == 0
+        calibrations.fault = None
+        await anyio.sleep(200)
+        tasks.cancel_scope.cancel()
+    assert len(calibrations.tried) == 2
+    assert calibrations.newest[ROUNDING].version == 300
+    assert calibrations.opened == 1
 
 
-def test_a_class_in_which_a_day_ended_in_doubt_is_calibrated_once_for_that_day(calibrations: Calibrations) -> None:
+@on_fake_clock
+async def test_a_class_in_which_a_day_ended_in_doubt_is_calibrated_once_for_that_day(
+    calibrations: Calibrations,
+) -> None:
     to_come = calibrations.recalibration.to_come
-
-    async def main() -> None:
-        calibrations.published = VersionNumber(1, 0)
-        assert not to_come(ROUNDING, 500), "its own engines would generate with the same weights again"
-        calibrations.published = VersionNumber(1, 3)
-        assert not to_come(ROUNDING, 1), "it was made after that day"
-        assert not to_come("another class", 500)
-        assert to_come(ROUNDING, 500)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calibrations.recalibration.look)
-            await anyio.sleep(30)
-            assert to_come(ROUNDING, 500), "it is being made"
-        assert len(calibrations.tried) == 1
-        calibrations.published = VersionNumber(1, 9)
-        assert not to_come(ROUNDING, 500)
-        await calibrations.recalibration.look()
-        assert len(calibrations.tried) == 1
-        assert to_come(ROUNDING, 900), "a later day"
-        await calibrations.recalibration.look()
-        assert len(calibrations.tried) == 2
-
-    run_fake(main)
+    calibrations.published = VersionNumber(1, 0)
+    assert not to_come(ROUNDING, 500), "its own engines would generate with the same weights again"
+    calibrations.published = VersionNumber(1, 3)
+    assert not to_come(ROUNDING, 1), "it was made after that day"
+    assert not to_come("another class", 500)
+    assert to_come(ROUNDING, 500)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(calibrations.recalibration.look)
+        await anyio.sleep(30)
+        assert to_come(ROUNDING, 500), "it is being made"
+    assert len(calibrations.tried) == 1
+    calibrations.published = VersionNumber(1, 9)
+    assert not to_come(ROUNDING, 500)
+    await calibrations.recalibration.look()
+    assert len(calibrations.tried) == 1
+    assert to_come(ROUNDING, 900), "a later day"
+    await calibrations.recalibration.look()
+    assert len(calibrations.tried) == 2
 
 
-def test_no_day_waits_for_a_calibration_that_this_machine_cannot_make(calibrations: Calibrations) -> None:
-    async def main() -> None:
-        calibrations.published, calibrations.fault = VersionNumber(1, 3), LocalFault("no such device")
-        assert calibrations.recalibration.to_come(ROUNDING, 500)
-        await calibrations.recalibration.look()
-        assert not calibrations.recalibration.to_come(ROUNDING, 500)
-
-    run_fake(main)
+@on_fake_clock
+async def test_no_day_waits_for_a_calibration_that_this_machine_cannot_make(calibrations: Calibrations) -> None:
+    calibrations.published, calibrations.fault = VersionNumber(1, 3), LocalFault("no such device")
+    assert calibrations.recalibration.to_come(ROUNDING, 500)
+    await calibrations.recalibration.look()
+    assert not calibrations.recalibration.to_come(ROUNDING, 500)

@@ -44,7 +44,6 @@ def test_a_signal_lets_the_daemon_run_its_finally_blocks(
     with child(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
@@ -75,7 +74,6 @@ def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job
     with child([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=repository) as process:
         signal.signal(signal.SIGINT, before)
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

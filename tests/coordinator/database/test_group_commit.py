@@ -18,7 +18,7 @@ def facts(path: Path) -> list[str]:
         return [name for (name,) in database.all("SELECT name FROM facts WHERE name LIKE 'of %' ORDER BY name")]
 
 
-def test_the_writes_of_one_iteration_become_visible_together_and_not_before(tmp_path: Path) -> None:
+async def test_the_writes_of_one_iteration_become_visible_together_and_not_before(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def answer(database: Database, name: str) -> None:
@@ -27,15 +27,12 @@ def test_the_writes_of_one_iteration_become_visible_together_and_not_before(tmp_
         await database.durable()
         assert facts(path) == ["of alice", "of bob"]
 
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits():
-            await asyncio.gather(answer(database, "of alice"), answer(database, "of bob"))
-            await database.durable()  # nothing is open: nothing to wait for
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits():
+        await asyncio.gather(answer(database, "of alice"), answer(database, "of bob"))
+        await database.durable()  # nothing is open: nothing to wait for
 
 
-def test_an_answer_that_only_read_waits_for_the_commit_of_what_it_read(tmp_path: Path) -> None:
+async def test_an_answer_that_only_read_waits_for_the_commit_of_what_it_read(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def read(database: Database) -> None:
@@ -43,15 +40,12 @@ def test_an_answer_that_only_read_waits_for_the_commit_of_what_it_read(tmp_path:
         await database.durable()
         assert facts(path) == ["of alice"]
 
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits():
-            database.set_fact("of alice", 1)
-            await read(database)
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits():
+        database.set_fact("of alice", 1)
+        await read(database)
 
 
-def test_a_savepoint_that_fails_undoes_no_other(tmp_path: Path) -> None:
+async def test_a_savepoint_that_fails_undoes_no_other(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def good(database: Database, name: str) -> None:
@@ -64,45 +58,39 @@ def test_a_savepoint_that_fails_undoes_no_other(tmp_path: Path) -> None:
             database.set_fact("of mallory", 1)
             database.do("INSERT INTO facts VALUES ('of mallory', 2)")
 
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits():
-            parts = (good(database, "of alice"), bad(database), good(database, "of bob"))
-            _, failed, _ = await asyncio.gather(*parts, return_exceptions=True)
-            assert isinstance(failed, sqlite3.IntegrityError)
-        assert facts(path) == ["of alice", "of bob"]
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits():
+        parts = (good(database, "of alice"), bad(database), good(database, "of bob"))
+        _, failed, _ = await asyncio.gather(*parts, return_exceptions=True)
+        assert isinstance(failed, sqlite3.IntegrityError)
+    assert facts(path) == ["of alice", "of bob"]
 
 
-def test_a_failed_commit_fails_all_waiting_answers_and_every_later_statement(tmp_path: Path) -> None:
+async def test_a_failed_commit_fails_all_waiting_answers_and_every_later_statement(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def answer(database: Database, name: str) -> None:
         database.set_fact(name, 1)
         await database.durable()
 
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits() as commits:
-            disk = refusing(database)
-            await answer(database, "of carol")
-            disk.full = True
-            waiting = (answer(database, "of alice"), answer(database, "of bob"))
-            assert [type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)] == [DiskFull] * 2
-            disk.full = False
-            with pytest.raises(DiskFull, match="free disk space"):
-                await answer(database, "of dave")
-            with pytest.raises(DiskFull):
-                await database.durable()
-            with pytest.raises(DiskFull):
-                database.fact("of carol")
-            with pytest.raises(DiskFull):
-                await commits.wait_for_fault()
-        assert facts(path) == ["of carol"]
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits() as commits:
+        disk = refusing(database)
+        await answer(database, "of carol")
+        disk.full = True
+        waiting = (answer(database, "of alice"), answer(database, "of bob"))
+        assert [type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)] == [DiskFull] * 2
+        disk.full = False
+        with pytest.raises(DiskFull, match="free disk space"):
+            await answer(database, "of dave")
+        with pytest.raises(DiskFull):
+            await database.durable()
+        with pytest.raises(DiskFull):
+            database.fact("of carol")
+        with pytest.raises(DiskFull):
+            await commits.wait_for_fault()
+    assert facts(path) == ["of carol"]
 
 
-def test_a_rollback_by_sqlite_itself_fails_all_waiting_answers(tmp_path: Path) -> None:
+async def test_a_rollback_by_sqlite_itself_fails_all_waiting_answers(tmp_path: Path) -> None:
     """A disk that fills within a statement may take the whole transaction with it."""
     path = tmp_path / "run.sqlite"
 
@@ -115,19 +103,16 @@ def test_a_rollback_by_sqlite_itself_fails_all_waiting_answers(tmp_path: Path) -
         database.set_fact("of alice", 1)
         await database.durable()
 
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits():
-            database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
-            await database.durable()
-            first, second = await asyncio.gather(answer(database), fill(database), return_exceptions=True)
-            assert isinstance(second, DiskFull)
-            assert isinstance(first, DatabaseFault | DiskFull) or facts(path) == ["of alice"]
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits():
+        database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
+        await database.durable()
+        first, second = await asyncio.gather(answer(database), fill(database), return_exceptions=True)
+        assert isinstance(second, DiskFull)
+        assert isinstance(first, DatabaseFault | DiskFull) or facts(path) == ["of alice"]
     assert facts(path) in ([], ["of alice"])
 
 
-def test_a_transaction_that_spans_an_await_is_a_bug_and_commits_nothing(tmp_path: Path) -> None:
+async def test_a_transaction_that_spans_an_await_is_a_bug_and_commits_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def careless(database: Database) -> None:
@@ -135,36 +120,26 @@ def test_a_transaction_that_spans_an_await_is_a_bug_and_commits_nothing(tmp_path
             database.set_fact("of alice", 1)
             await asyncio.sleep(0.01)
 
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits() as commits:
-            with pytest.raises(RuntimeError, match="left open"):
-                await careless(database)
-            with pytest.raises(RuntimeError, match="left open"):
-                await commits.wait_for_fault()
-        assert facts(path) == []
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits() as commits:
+        with pytest.raises(RuntimeError, match="left open"):
+            await careless(database)
+        with pytest.raises(RuntimeError, match="left open"):
+            await commits.wait_for_fault()
+    assert facts(path) == []
 
 
-def test_an_open_transaction_is_committed_at_the_end(tmp_path: Path) -> None:
+async def test_an_open_transaction_is_committed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
-
-    async def main() -> None:
-        with Database.open(path) as database, database.group_commits():
-            database.set_fact("of alice", 1)
-        assert facts(path) == ["of alice"]
-
-    asyncio.run(main())
+    with Database.open(path) as database, database.group_commits():
+        database.set_fact("of alice", 1)
+    assert facts(path) == ["of alice"]
 
 
-def test_a_cancelled_waiter_cancels_no_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        begun: list[int] = []
-        commits = GroupCommit(lambda: begun.append(1), lambda: begun.append(2))
-        commits.join()
-        gone, stays = asyncio.create_task(commits.durable()), asyncio.create_task(commits.durable())
-        asyncio.get_running_loop().call_soon(gone.cancel)
-        await stays
-        assert begun == [1, 2]
-
-    asyncio.run(main())
+async def test_a_cancelled_waiter_cancels_no_other(tmp_path: Path) -> None:
+    begun: list[int] = []
+    commits = GroupCommit(lambda: begun.append(1), lambda: begun.append(2))
+    commits.join()
+    gone, stays = asyncio.create_task(commits.durable()), asyncio.create_task(commits.durable())
+    asyncio.get_running_loop().call_soon(gone.cancel)
+    await stays
+    assert begun == [1, 2]

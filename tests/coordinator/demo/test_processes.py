@@ -165,7 +165,6 @@ def test_the_processes_of_a_demo_that_is_killed_end_with_it(tmp_path: Path) -> N
         "group.start('node', sys.argv[2:]); print(group.pid('node'), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", demo, str(tmp_path), *SLEEP], stdout=subprocess.PIPE) as killed:
-        assert killed.stdout is not None
         node = psutil.Process(int(killed.stdout.readline()))
         killed.kill()
         try:

@@ -351,7 +351,6 @@ re.match("(a+)+$", "a" * 60 + "b")  # never returns, and no other thread runs me
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
 def test_a_process_that_hangs_in_c_code_ends_with_its_daemon() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     child = os.pidfd_open(int(parent.stdout.readline()))
     try:
         parent.kill()

@@ -67,7 +67,6 @@ def test_its_user_and_group_are_what_they_were(tmp_path: Path) -> None:
 def test_what_it_started_ends_with_it(tmp_path: Path, end: str) -> None:
     one = process(tmp_path, START + ("os._exit(3)" if end == "of itself" else "time.sleep(600)"))
     if end == "by SIGKILL":
-        assert one.stdout is not None
         one.stdout.readline()
         one.kill()
     ended(one)  # the process that was started has this one's stderr, which is at its end now

@@ -33,7 +33,6 @@ def test_a_new_run_asks_nobody_before_an_epoch_is_open(world: MarketWorld) -> No
     assert world.refusal().code == "no-ask"
     world.tick()
     coming = world.asks(ALICE).coming
-    assert coming is not None
     assert coming.epoch == 1
     assert world.asks(ALICE).place == "none"
 

@@ -110,7 +110,6 @@ def test_a_lease_that_is_asked_for_behind_the_close_is_one_of_the_next_epoch(wor
     sliced_until(world, "epoch.closed")
     world.lease()
     running = world.market.service.state.open
-    assert running is not None
     assert running.terms.epoch == 3
 
 
@@ -147,11 +146,9 @@ def test_a_snapshot_that_was_not_finished_leaves_the_one_before(world: MarketWor
     world.now += 700_000
     world.open_with(ASK)
     fresh = world.market.service.snapshots.newest(world.market.service.state.run)
-    assert fresh is not None
     assert fresh[1] > begun[0][1]
     state, entry = fresh
     steps = iter(world.market.service.snapshots.storing(state, entry, world.now + 10**7))
     next(steps)  # the first part of another one
     again = world.market.service.snapshots.newest(state.run)
-    assert again is not None
     assert (again[1], told(again[0])) == (entry, told(state))

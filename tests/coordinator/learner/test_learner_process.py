@@ -79,7 +79,6 @@ async def test_a_process_killed_in_a_step_continues_from_its_checkpoint(
     first.kill()
     with pytest.raises(ChildDied):
         await under_way
-    assert opened.export is not None
     published = msgspec.structs.replace(beginning, published=opened.export.snapshot, published_root=opened.export.root)
     second = await started()
     again = await second.call("open", published, Opened)

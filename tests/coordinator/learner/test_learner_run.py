@@ -18,49 +18,43 @@ from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import LearnerChild, restarts
 from echo2.runtime.units import DAY
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.real_learner import OwnLearner, coordinating, make_run, wall
 
 
 @pytest.mark.slow
-def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_history_and_0_on_policy(
+@on_fake_clock
+async def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_history_and_0_on_policy(
     tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=4, staleness=2)
-
-    async def main() -> None:
-        async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-            steps, histogram = coordinator.view_builder.build().steps, coordinator.group_service.buffer.histogram
-        assert len(steps) == 4
-        assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
-        assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
-        drawn = sum(age * groups for age, groups in enumerate(histogram))
-        assert drawn == pytest.approx(sum(point.staleness * 2 for point in steps))
-
-    run_fake(main)
+    async with coordinating(run) as coordinator:
+        await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+        steps, histogram = coordinator.view_builder.build().steps, coordinator.group_service.buffer.histogram
+    assert len(steps) == 4
+    assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
+    assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
+    drawn = sum(age * groups for age, groups in enumerate(histogram))
+    assert drawn == pytest.approx(sum(point.staleness * 2 for point in steps))
 
 
 @pytest.mark.slow
-def test_the_last_step_is_published_and_evaluated_when_versions_are_several_steps_apart(
+@on_fake_clock
+async def test_the_last_step_is_published_and_evaluated_when_versions_are_several_steps_apart(
     tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=5, publish_every=3)
-
-    async def main() -> None:
-        async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-            state = coordinator.view_builder.build()
-        assert (state.step, state.version) == (5, 5)
-        assert [row.version for row in state.versions] == [0, 3, 5]
-        assert state.evaluations[-1].version == 5
-        # The next life finds the course over, and the learner where it ended.
-        async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-            assert (coordinator.view_builder.build().step, coordinator.view_builder.build().version) == (5, 5)
-
-    run_fake(main)
+    async with coordinating(run) as coordinator:
+        await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+        state = coordinator.view_builder.build()
+    assert (state.step, state.version) == (5, 5)
+    assert [row.version for row in state.versions] == [0, 3, 5]
+    assert state.evaluations[-1].version == 5
+    # The next life finds the course over, and the learner where it ended.
+    async with coordinating(run) as coordinator:
+        await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+        assert (coordinator.view_builder.build().step, coordinator.view_builder.build().version) == (5, 5)
 
 
 async def until_step(coordinator: Coordinator, step: int) -> None:
@@ -75,7 +69,6 @@ def tear_newest_checkpoint(run: Run) -> None:
 def journalled(run: Run) -> list[JournalEntry]:
     """Return the entries behind the newest checkpoint."""
     newest = checkpoint.load(run.folder.learner / checkpoint.FOLDER, pytest.fail)
-    assert newest is not None
     entries = journal.behind(run.folder.learner / journal.FOLDER, newest.state, pytest.fail)
     assert len(entries) >= 2
     return entries
@@ -122,7 +115,8 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.slow_but("the newest checkpoint is torn")
-def test_a_learner_behind_the_published_version_continues_in_a_new_era(
+@on_fake_clock
+async def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     damage: str, tmp_path: Path, model_folder: Path
 ) -> None:
     share, harm = DAMAGES[damage]
@@ -130,26 +124,22 @@ def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     learner = OwnLearner()
     ended: list[BaseException] = []
     told: dict[str, object] = {}
-
-    async def main() -> None:
+    async with coordinating(run, learner) as coordinator:
+        await until(lambda: coordinator.view_builder.build().version >= 3, 300)  # a step may publish none
+        told["old"] = coordinator.view_builder.build().version
+        told["root"] = coordinator.publisher.versions[-1].root
+    harm(run)
+    try:
         async with coordinating(run, learner) as coordinator:
-            await until(lambda: coordinator.view_builder.build().version >= 3, 300)  # a step may publish none
-            told["old"] = coordinator.view_builder.build().version
-            told["root"] = coordinator.publisher.versions[-1].root
-        harm(run)
-        try:
-            async with coordinating(run, learner) as coordinator:
-                await until(lambda: coordinator.view_builder.build().version >= int(str(told["old"])) + 4, 300)
-                state = coordinator.view_builder.build()
-                told["state"] = (state.era, state.version - int(str(told["old"])))
-                database = coordinator.group_service.database
-                told["first"] = next(one.root for one in coordinator.publisher.versions if one.era == state.era)
-                told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
-                told["refused"] = state.refused
-        except BaseExceptionGroup as errors:
-            ended.append(errors)
-
-    run_fake(main)
+            await until(lambda: coordinator.view_builder.build().version >= int(str(told["old"])) + 4, 300)
+            state = coordinator.view_builder.build()
+            told["state"] = (state.era, state.version - int(str(told["old"])))
+            database = coordinator.group_service.database
+            told["first"] = next(one.root for one in coordinator.publisher.versions if one.era == state.era)
+            told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
+            told["refused"] = state.refused
+    except BaseExceptionGroup as errors:
+        ended.append(errors)
     assert ended == [], "the run goes on"
     era, versions = told["state"]  # type: ignore[misc]
     assert era > 1, "what was undone is another era"
@@ -161,63 +151,56 @@ def test_a_learner_behind_the_published_version_continues_in_a_new_era(
 
 
 @pytest.mark.slow
-def test_a_run_stopped_with_steps_in_the_journal_alone_goes_on_with_them(tmp_path: Path, model_folder: Path) -> None:
+@on_fake_clock
+async def test_a_run_stopped_with_steps_in_the_journal_alone_goes_on_with_them(
+    tmp_path: Path, model_folder: Path
+) -> None:
     run = make_run(tmp_path / "run", model_folder, staleness=4, learner={"checkpoint_share": JOURNAL_ALONE})
     learner = OwnLearner()
-
-    async def main() -> None:
-        async with coordinating(run, learner) as coordinator:
-            await until_step(coordinator, 3)
-        kept = [entry.export for entry in journalled(run)]
-        async with coordinating(run, learner) as coordinator:
-            await until_step(coordinator, kept[-1].version + 3)
-            versions = coordinator.publisher.versions
-        assert {one.era for one in versions} == {1}
-        assert [one.root for one in versions[1 : len(kept) + 1]] == [export.root for export in kept]
-        assert [one.version for one in versions] == [*range(len(versions))]
-
-    run_fake(main)
+    async with coordinating(run, learner) as coordinator:
+        await until_step(coordinator, 3)
+    kept = [entry.export for entry in journalled(run)]
+    async with coordinating(run, learner) as coordinator:
+        await until_step(coordinator, kept[-1].version + 3)
+        versions = coordinator.publisher.versions
+    assert {one.era for one in versions} == {1}
+    assert [one.root for one in versions[1 : len(kept) + 1]] == [export.root for export in kept]
+    assert [one.version for one in versions] == [*range(len(versions))]
     assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"
 
 
 @pytest.mark.parametrize("share", [EACH, JOURNAL_ALONE])
 @pytest.mark.slow_but("1.0")
-def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
+@on_fake_clock
+async def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
     share: float, tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=4, staleness=1, learner={"checkpoint_share": share})
     learner = OwnLearner()
     kept: set[bytes] = set()
-
-    async def main() -> None:
-        async with coordinating(run, learner) as coordinator:
-            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-            training, groups = coordinator.learning.training, coordinator.group_service
-            changed = coordinator.view_builder.build().version  # a step whose rewards are all equal changes nothing
-            assert training.covered_step == (changed if share == EACH else 0)
-            covered = frozenset(chain.from_iterable(training.covered))
-            while groups.forget(covered, training.covered_step, 1, int(wall() * 1000) + 3 * DAY):
-                pass
-            kept.update(lease for (lease,) in groups.database.all(_WITH_TOKENS))
-
-    run_fake(main)
+    async with coordinating(run, learner) as coordinator:
+        await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+        training, groups = coordinator.learning.training, coordinator.group_service
+        changed = coordinator.view_builder.build().version  # a step whose rewards are all equal changes nothing
+        assert training.covered_step == (changed if share == EACH else 0)
+        covered = frozenset(chain.from_iterable(training.covered))
+        while groups.forget(covered, training.covered_step, 1, int(wall() * 1000) + 3 * DAY):
+            pass
+        kept.update(lease for (lease,) in groups.database.all(_WITH_TOKENS))
     assert kept.intersection(learner.asked) == (set() if share == EACH else set(learner.asked))
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_finished_after_its_journal_was_made_again(tmp_path: Path, model_folder: Path) -> None:
+@on_fake_clock
+async def test_a_finished_run_is_finished_after_its_journal_was_made_again(tmp_path: Path, model_folder: Path) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=3, learner={"checkpoint_share": JOURNAL_ALONE})
 
     versions: list[list[int]] = []
-
-    async def main() -> None:
-        for _ in range(2):
-            async with coordinating(run) as coordinator:
-                await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-                versions.append([one.version for one in coordinator.publisher.versions])
-                assert coordinator.view_builder.build().version == versions[-1][-1]
-
-    run_fake(main)
+    for _ in range(2):
+        async with coordinating(run) as coordinator:
+            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+            versions.append([one.version for one in coordinator.publisher.versions])
+            assert coordinator.view_builder.build().version == versions[-1][-1]
     assert versions[0] == versions[1] == list(range(len(versions[0])))
     assert 2 <= len(versions[0]) <= 4, "a step whose rewards are all equal changes nothing"
 

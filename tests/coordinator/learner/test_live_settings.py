@@ -32,7 +32,7 @@ from echo2.p2p.peer.peer import Peer
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import unix_milliseconds
 from echo2.weights.store import Store
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.real_learner import Believer, coordinating, make_run
 from tests.support.run_folders import NOW
@@ -121,51 +121,49 @@ def refuse_to_write(edit: config_edits.Edit) -> None:
 
 
 @pytest.mark.slow
-def test_live_settings_count_from_the_step_that_is_named_and_others_from_the_next_start(
+@on_fake_clock
+async def test_live_settings_count_from_the_step_that_is_named_and_others_from_the_next_start(
     tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder, learner={"warmup_steps": 0, "learning_rate": 1e-3})
-
-    async def main() -> None:
-        async with coordinating(run) as coordinator:
-            change = coordinator.settings.change
-            await until(lambda: coordinator.view_builder.build().step >= 2, 300)
-            coordinator.learning.training.watch.stop("to look")
-            await until(lambda: not coordinator.learning.training.is_stepping, 60)
-            made = coordinator.view_builder.build().step
-            said = await change(["learner.learning_rate=0.002", "run.batch_groups=3", "web.port=8425"], [])
-            assert said == [
-                f"learner.learning_rate = 0.002, it was 0.001: it counts from step {made + 1} once the run goes on",
-                f"run.batch_groups = 3, it was 2: it counts from step {made + 1} once the run goes on",
-                "web.port = 8425, it was 8420: it counts from the coordinator's next start",
-            ]
-            assert await change(["run.batch_groups=3"], []) == ["run.batch_groups = 3, as before"]
-            coordinator.learning.training.watch.resume()
-            await until(lambda: coordinator.view_builder.build().step >= made + 2, 300)
-            state = coordinator.view_builder.build()
-            rates = {point.step: point.metrics["learning_rate"] for point in state.steps}
-            assert (rates[made], rates[made + 1]) == (1e-3, 2e-3)
-            assert (state.batch_groups, state.learning_rate) == (3, "0.002")
-            of_last = "SELECT count(*) FROM draws WHERE step = ?"
-            assert coordinator.group_service.database.value(of_last, (made + 2,)) == 3
-            changed = [(one.key, one.old, one.new, one.step) for one in changes_of(coordinator)]
-            assert changed == [
-                ("run.batch_groups", "2", "3", made + 1),
-                ("learner.learning_rate", "0.001", "0.002", made + 1),
-            ]
-            assert {one.key for one in state.changes} == {"run.batch_groups", "learner.learning_rate"}
-        async with coordinating(run) as coordinator:
-            assert coordinator.learning.training.hyper.learning_rate == 0.002
-            newest = changes_of(coordinator)[-1]
-            assert (newest.key, newest.new) == ("web.port", "8425"), "a start notes what came into force with it"
-            assert newest.step == coordinator.view_builder.build().step + 1
-            assert "web.port" not in [one.key for one in coordinator.view_builder.build().changes]
-
-    run_fake(main)
+    async with coordinating(run) as coordinator:
+        change = coordinator.settings.change
+        await until(lambda: coordinator.view_builder.build().step >= 2, 300)
+        coordinator.learning.training.watch.stop("to look")
+        await until(lambda: not coordinator.learning.training.is_stepping, 60)
+        made = coordinator.view_builder.build().step
+        said = await change(["learner.learning_rate=0.002", "run.batch_groups=3", "web.port=8425"], [])
+        assert said == [
+            f"learner.learning_rate = 0.002, it was 0.001: it counts from step {made + 1} once the run goes on",
+            f"run.batch_groups = 3, it was 2: it counts from step {made + 1} once the run goes on",
+            "web.port = 8425, it was 8420: it counts from the coordinator's next start",
+        ]
+        assert await change(["run.batch_groups=3"], []) == ["run.batch_groups = 3, as before"]
+        coordinator.learning.training.watch.resume()
+        await until(lambda: coordinator.view_builder.build().step >= made + 2, 300)
+        state = coordinator.view_builder.build()
+        rates = {point.step: point.metrics["learning_rate"] for point in state.steps}
+        assert (rates[made], rates[made + 1]) == (1e-3, 2e-3)
+        assert (state.batch_groups, state.learning_rate) == (3, "0.002")
+        of_last = "SELECT count(*) FROM draws WHERE step = ?"
+        assert coordinator.group_service.database.value(of_last, (made + 2,)) == 3
+        changed = [(one.key, one.old, one.new, one.step) for one in changes_of(coordinator)]
+        assert changed == [
+            ("run.batch_groups", "2", "3", made + 1),
+            ("learner.learning_rate", "0.001", "0.002", made + 1),
+        ]
+        assert {one.key for one in state.changes} == {"run.batch_groups", "learner.learning_rate"}
+    async with coordinating(run) as coordinator:
+        assert coordinator.learning.training.hyper.learning_rate == 0.002
+        newest = changes_of(coordinator)[-1]
+        assert (newest.key, newest.new) == ("web.port", "8425"), "a start notes what came into force with it"
+        assert newest.step == coordinator.view_builder.build().step + 1
+        assert "web.port" not in [one.key for one in coordinator.view_builder.build().changes]
 
 
 @pytest.mark.slow
-def test_a_running_coordinator_refuses_what_cannot_be_and_changes_none_of_it(
+@on_fake_clock
+async def test_a_running_coordinator_refuses_what_cannot_be_and_changes_none_of_it(
     tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder)
@@ -177,51 +175,43 @@ def test_a_running_coordinator_refuses_what_cannot_be_and_changes_none_of_it(
         "learner.schedule=linear": "needs schedule_steps",
         "run.publish_every=7": "at most 5",
     }
-
-    async def main() -> None:
-        async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.view_builder.build().step >= 1, 300)
-            before = run.folder.config.read_bytes()
-            for word, sentence in wrong.items():
-                with pytest.raises(LocalFault, match=sentence):
-                    await coordinator.settings.change(["learner.learning_rate=0.01", word], [])
-            assert run.folder.config.read_bytes() == before
-            assert changes_of(coordinator) == []
-            assert coordinator.learning.training.hyper.learning_rate != 0.01
-            assert coordinator.publisher.latest is not None
-            coordinator.learning.guarding.order(coordinator.publisher.latest.version)
-            (said,) = await coordinator.settings.change(["learner.learning_rate=0.01"], [])
-            assert said.endswith("it counts from the first step after the learner has opened")
-            await until(lambda: coordinator.view_builder.build().era > 1, 300)
-            (row,) = changes_of(coordinator)
-            at = coordinator.view_builder.build().step
-            assert row.step is not None
-            assert row.step <= at + 1
-            assert coordinator.learning.training.hyper.learning_rate == 0.01
-            last = coordinator.settings.finish()
-            assert changes_of(coordinator)[-1].key == "run.steps"
-            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-            (said,) = await coordinator.settings.change(["learner.learning_rate=0.02"], [])
-            assert said.endswith("it counts from the coordinator's next start: the run is finished")
-            assert config.load(run.folder.config, env={}).run.steps == last
-
-    run_fake(main)
+    async with coordinating(run) as coordinator:
+        await until(lambda: coordinator.view_builder.build().step >= 1, 300)
+        before = run.folder.config.read_bytes()
+        for word, sentence in wrong.items():
+            with pytest.raises(LocalFault, match=sentence):
+                await coordinator.settings.change(["learner.learning_rate=0.01", word], [])
+        assert run.folder.config.read_bytes() == before
+        assert changes_of(coordinator) == []
+        assert coordinator.learning.training.hyper.learning_rate != 0.01
+        coordinator.learning.guarding.order(coordinator.publisher.latest.version)
+        (said,) = await coordinator.settings.change(["learner.learning_rate=0.01"], [])
+        assert said.endswith("it counts from the first step after the learner has opened")
+        await until(lambda: coordinator.view_builder.build().era > 1, 300)
+        (row,) = changes_of(coordinator)
+        at = coordinator.view_builder.build().step
+        assert row.step is not None
+        assert row.step <= at + 1
+        assert coordinator.learning.training.hyper.learning_rate == 0.01
+        last = coordinator.settings.finish()
+        assert changes_of(coordinator)[-1].key == "run.steps"
+        await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+        (said,) = await coordinator.settings.change(["learner.learning_rate=0.02"], [])
+        assert said.endswith("it counts from the coordinator's next start: the run is finished")
+        assert config.load(run.folder.config, env={}).run.steps == last
 
 
 @pytest.mark.slow
-def test_a_run_ends_where_held_out_results_rise_no_more(tmp_path: Path, model_folder: Path) -> None:
+@on_fake_clock
+async def test_a_run_ends_where_held_out_results_rise_no_more(tmp_path: Path, model_folder: Path) -> None:
     run = make_run(tmp_path / "run", model_folder, evaluate_every=1, stop_after=3)
-
-    async def main() -> None:
-        async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
-            state = coordinator.view_builder.build()
-        best = max(one.sampled for one in state.evaluations)
-        first_best = next(place for place, one in enumerate(state.evaluations) if one.sampled == best)
-        assert len(state.evaluations) >= first_best + 4
-        assert config.load(run.folder.config, env={}).run.steps == state.step, "a restart ends it too"
-
-    run_fake(main)
+    async with coordinating(run) as coordinator:
+        await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
+        state = coordinator.view_builder.build()
+    best = max(one.sampled for one in state.evaluations)
+    first_best = next(place for place, one in enumerate(state.evaluations) if one.sampled == best)
+    assert len(state.evaluations) >= first_best + 4
+    assert config.load(run.folder.config, env={}).run.steps == state.step, "a restart ends it too"
 
 
 class RealRun:
@@ -251,8 +241,7 @@ class RealRun:
         try:
             page = (self.home / "page").read_text().strip()
             with urllib.request.urlopen(f"{page}/api/v1/run", timeout=30) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+                return json.load(answer)
         except OSError:
             return None
 

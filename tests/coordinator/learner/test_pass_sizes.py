@@ -159,7 +159,6 @@ def test_the_memory_of_a_pass_is_measured_on_a_card_and_bounds_the_passes(
     optimiser = Optimiser(policy, HYPER)
     memory = pass_memory.measure(policy, optimiser)
     words, width = model.head_of(policy).linear.weight.shape
-    assert memory is not None
     assert (memory.token, memory.row) == (10, 8 * words)
     assert memory.fixed == 1000 + 4 * words * width, "gradients in float32 are the sums themselves"
     assert optimiser.gradients() == {}

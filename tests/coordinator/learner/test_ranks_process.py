@@ -19,6 +19,8 @@ from echo2.runtime.child import Child, ChildDied, ChildError
 from echo2.weights.snapshot import Snapshot
 from tests.support.tiny_learner import Main, ask, batch, make_model, store
 
+pytestmark = pytest.mark.slow
+
 LOSS = 1e-6
 """Most difference of the losses."""
 DIFFERING = 1e-4
@@ -47,7 +49,6 @@ class TwoRanks:
         return self.child
 
     def ranks(self) -> list[psutil.Process]:
-        """Return the ranks' processes, by rank."""
         assert self.child is not None
         return sorted(psutil.Process(self.child.pid).children(), key=lambda one: int(one.environ()["RANK"]))
 
@@ -76,7 +77,6 @@ def folders_of_torchrun(folder: Path) -> list[Path]:
 def differing(left: Export | None, right: Export | None) -> float:
     """Return the share of elements in which two exports differ."""
     assert left is not None
-    assert right is not None
     one, other = Snapshot(Path(left.snapshot)), Snapshot(Path(right.snapshot))
     assert (one.tensors, one.aliases) == (other.tensors, other.aliases)
     assert Snapshot(Path(right.snapshot)).root == right.root, "its hashes were computed by several ranks"
@@ -105,7 +105,6 @@ async def step_of_one(child: Child, folder: Path, model_folder: Path, hyper: Hyp
     assert differing(together.export, repeated.export) == 0
 
 
-@pytest.mark.slow
 async def test_two_ranks_make_the_steps_of_one_process_and_of_its_journal_and_end_with_the_first_of_them(
     tmp_path: Path, model_folder: Path, two: TwoRanks
 ) -> None:
@@ -132,7 +131,6 @@ async def test_two_ranks_make_the_steps_of_one_process_and_of_its_journal_and_en
     assert "the checkpoint was written by 2 ranks, and the learner has 1 now" in fewer.reports[0]
 
 
-@pytest.mark.slow
 async def test_two_ranks_make_the_step_of_one_process(tmp_path: Path, model_folder: Path, two: TwoRanks) -> None:
     child = await two.start()
     nowhere = Main(tmp_path / "none", tmp_path / "no model").order()
@@ -145,7 +143,6 @@ async def test_two_ranks_make_the_step_of_one_process(tmp_path: Path, model_fold
     assert psutil.wait_procs(ranks, timeout=60)[1] == [], "no rank outlives the pipe"
 
 
-@pytest.mark.slow
 async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_their_checkpoint(
     tmp_path: Path, model_folder: Path, two: TwoRanks
 ) -> None:
@@ -167,7 +164,6 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
     assert "was the first to end, with" in str(death.value)
     assert psutil.wait_procs(ranks, timeout=60)[1] == []
 
-    assert second.export is not None
     published = {"published": second.export.snapshot, "published_root": second.export.root, "published_version": 2}
     order = msgspec.structs.replace(order, **published)
     shutil.copytree(tmp_path / "two", tmp_path / "fewer")
@@ -200,7 +196,6 @@ def journalled(folder: Path, model_folder: Path) -> tuple[Main, Open]:
     return main, order_of(main, folder / "two", range(1, 6))
 
 
-@pytest.mark.slow
 async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_was_published(
     tmp_path: Path, model_folder: Path, two: TwoRanks
 ) -> None:
@@ -208,7 +203,6 @@ async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_wa
     may."""
     main, order = journalled(tmp_path, model_folder)
     newest = checkpoint.load(tmp_path / "two" / checkpoint.FOLDER, pytest.fail)
-    assert newest is not None
     entries = journal.behind(tmp_path / "two" / journal.FOLDER, newest.state, pytest.fail)
     false = msgspec.structs.replace(entries[-1], steps=[(3, *entries[0].steps[0][1:])])
     journal.append(tmp_path / "two" / journal.FOLDER, false)
@@ -227,7 +221,6 @@ async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_wa
     assert taken.root == main.published[-1].root
 
 
-@pytest.mark.slow
 async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too_and_leave_no_folder(
     tmp_path: Path, two: TwoRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +238,6 @@ async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too_and_l
     assert folders_of_torchrun(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_ranks_of_which_one_runs_out_of_memory_make_the_step_in_smaller_passes(tmp_path: Path) -> None:
     """Forward and backward; and where the sizes are given, all say so (tests/support/rank_short_of_memory.py)."""
     folder = make_model(tmp_path / "model", num_hidden_layers=2)

@@ -67,7 +67,6 @@ def follow(main: Main, folder: Path) -> bytes:
     for export in main.published:
         (edge,) = [edge for edge in export.edges if edge.base_root == (snapshot.root if snapshot else None)]
         snapshot = apply(snapshot, Path(edge.payload), folder / f"{export.version}.safetensors", export.root)
-    assert snapshot is not None
     return snapshot.root
 
 
@@ -83,7 +82,6 @@ def test_a_version_has_the_number_of_its_step_and_diffs_lead_to_it(main: Main, t
     session = main.open()
     for number in (1, 2, 3):
         stepped = main.step(session, number)
-        assert stepped.export is not None
         assert stepped.export.version == stepped.step == number
     (tmp_path / "node").mkdir()
     assert follow(main, tmp_path / "node") == main.published[-1].root
@@ -159,7 +157,6 @@ def test_a_run_whose_folder_was_moved_publishes_its_pending_export_from_there(
         structs.replace(one, snapshot=str(main.folder / "exports" / Path(one.snapshot).name)) for one in main.published
     ]
     again = main.open(publish=False).answer_open().export
-    assert again is not None
     assert (again.version, again.root) == (exported.version, exported.root)
     files = [Path(again.snapshot), *(Path(edge.payload) for edge in again.edges)]
     assert all(path.is_file() and main.folder in path.parents for path in files)
@@ -169,7 +166,6 @@ def test_without_the_files_of_its_pending_export_a_learner_does_not_open(main: M
     session = main.open()
     main.step(session, 1)
     exported = main.step(session, 2, publish=False).export
-    assert exported is not None
     Path(exported.edges[0].payload).unlink()
     with pytest.raises(CheckpointError, match="is gone, with which version 2 is to be published"):
         main.open(publish=False)
@@ -353,7 +349,6 @@ def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
     main.step(session, 1)
     main.step(session, 2, publish=False)
     stepped = session.step(ask(batch(3), published=1))
-    assert stepped.export is not None
     assert stepped.export.edges[0].base == 1
     assert stepped.export.edges[0].base_root == main.published[-1].root
     names = {path.name for path in (main.folder / "exports").iterdir()}

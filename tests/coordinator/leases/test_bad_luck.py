@@ -1,7 +1,5 @@
 """Honest nodes with bad luck lose nothing that they need by the rules that hold hoarders off."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,8 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with contextlib.closing(World(tmp_path, batch_groups=400, per_node=3)) as opened:
-        yield opened
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, batch_groups=400, per_node=3)
 
 
 def leased(world: World) -> Lease:
@@ -79,14 +76,14 @@ def test_a_node_that_was_unplugged_for_a_week_is_known_and_has_its_leases_at_onc
 
 
 def test_a_crash_with_many_leases_open_costs_one_lease_at_a_time_until_a_group_comes(tmp_path: Path) -> None:
-    with contextlib.closing(World(tmp_path, batch_groups=400, per_node=16)) as world:
-        worked(world, 3)
-        for _ in range(16):
-            leased(world)
-        world.now += 8 * HOUR
-        expire_all(world)
-        assert demand(world).requester.most_open == 1
-        worked(world, 1)
-        assert demand(world).requester.most_open == 16
-        for _ in range(16):
-            leased(world)
+    world = World(tmp_path, batch_groups=400, per_node=16)
+    worked(world, 3)
+    for _ in range(16):
+        leased(world)
+    world.now += 8 * HOUR
+    expire_all(world)
+    assert demand(world).requester.most_open == 1
+    worked(world, 1)
+    assert demand(world).requester.most_open == 16
+    for _ in range(16):
+        leased(world)

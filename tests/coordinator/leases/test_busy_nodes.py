@@ -1,7 +1,5 @@
 """No honest group is late because this coordinator was too busy to take it, and no hoard lasts longer by that."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,8 @@ SECOND = 1_000
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with contextlib.closing(World(tmp_path, batch_groups=100)) as opened:
-        yield opened
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, batch_groups=100)
 
 
 def leased(world: World, connection: str, node: bytes) -> Lease:
@@ -35,7 +32,6 @@ def busy_until(world: World, end: int, *connections: str) -> None:
 
 def expires(world: World, lease: Lease) -> int:
     record = world.group_service.leases.find(lease.id)
-    assert record is not None
     return record.expires
 
 

@@ -1,7 +1,5 @@
 """The delivery record of a node: turnarounds, rate, and late groups only if no group came in time."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,8 @@ from tests.support.group_world import ALICE, BOB, World, group
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with contextlib.closing(World(tmp_path, batch_groups=100)) as opened:
-        yield opened
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, batch_groups=100)
 
 
 def submit_after(world: World, milliseconds: int) -> None:

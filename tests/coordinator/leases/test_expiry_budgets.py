@@ -39,7 +39,6 @@ def test_what_keys_of_one_party_have_not_forgiven_makes_one_series_of_pauses(tmp
     assert pauses_after(world, nodes[:1]) == [EXPIRY_PAUSE_MS << 4], "as after its party's fifth"
     assert pauses_after(world, [key("neighbour")]) == [0], "who keeps within its own budget does not pause"
     assert pauses_after(world, 4 * [key("elsewhere")], "198.51.100.0/24")[-1] == EXPIRY_PAUSE_MS
-    world.close()
 
 
 def test_an_hour_begins_with_the_first_expiry_and_a_pause_goes_on_beyond_it(tmp_path: Path) -> None:
@@ -53,4 +52,3 @@ def test_an_hour_begins_with_the_first_expiry_and_a_pause_goes_on_beyond_it(tmp_
     assert pauses_after(world, [node]) == [LONGEST_EXPIRY_PAUSE_MS - 3], "forgiven, and the pause goes on"
     world.now += LONGEST_EXPIRY_PAUSE_MS
     assert pauses_after(world, [node]) == [0]
-    world.close()

@@ -36,7 +36,6 @@ def test_more_groups_than_prompts_wrap_with_fresh_seeds(tmp_path: Path) -> None:
     turns = [{lease.index for lease in leases[n : n + 3]} for n in (0, 3, 6)]
     assert turns == [{0, 1, 2}] * 3
     assert len({seed for lease in leases for seed in lease.seeds}) == 18
-    world.close()
 
 
 class Three(Guess):
@@ -93,7 +92,6 @@ def test_a_node_holds_a_bounded_number_of_leases(tmp_path: Path) -> None:
     world.lease(BOB)
     world.submit(group(first))
     world.lease()
-    world.close()
 
 
 def test_leases_stop_when_no_more_groups_can_be_used_and_go_on_when_the_learner_moves(world: World) -> None:
@@ -137,10 +135,8 @@ def test_sequential_mode_has_room_for_one_batch_under_the_newest_version_alone(t
     world.learner_at(1)
     assert world.refusal(0).code == "stale-version"
     world.lease(version=1)
-    world.close()
 
 
 def test_a_lease_is_signed_by_the_channel_key(world: World) -> None:
     answer = world.group_service.lease(ALICE, world.ask(), world.now)
-    assert isinstance(answer, bytes)
     assert opened("lease", answer, Lease).node == ALICE

@@ -1,7 +1,6 @@
 """The window of leases: what each draw shows, and requests that meet it."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -193,15 +192,14 @@ def train(world: World, step: int, ms: int = STEP) -> None:
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Iterator[World]:
+def quick(tmp_path: Path) -> World:
     """A run in its fifth step, whose nodes bring a batch in seconds, a minute before it is drawn."""
     world = World(tmp_path, batch_groups=BATCH)
     for step in range(4):
         for _ in range(BATCH):
             bring(world, ALICE, step)
         train(world, step)
-    yield world
-    world.close()
+    return world
 
 
 def leases_until_refused(world: World, version: int, node: bytes = ALICE) -> int:
@@ -274,7 +272,6 @@ def test_keys_that_fill_the_window_and_bring_nothing_stop_the_learner_for_few_st
             world.submit(group(opened("lease", answer, Lease)))
             world.decide_all()
     assert world.now - began < 3 * soon, "and not until the leases expire, which last ten steps"
-    world.close()
 
 
 def test_groups_at_their_environment_stop_no_lease_and_are_counted_until_their_verdicts(tmp_path: Path) -> None:
@@ -298,7 +295,6 @@ def test_groups_at_their_environment_stop_no_lease_and_are_counted_until_their_v
     for one in waiting:
         world.decide_one(one)
     assert service.leases.load(world.at(1), world.now).scored == 0
-    world.close()
 
 
 def test_the_window_survives_a_restart(quick: World) -> None:

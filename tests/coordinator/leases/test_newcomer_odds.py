@@ -75,7 +75,6 @@ def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing
     assert before == 1.0
     assert newcomers.chance(world.now) < 0.1, "Alice's first groups came"
     assert again > 0
-    world.close()
 
 
 def test_leases_that_free_keys_give_back_at_once_lower_their_chance_alone(tmp_path: Path) -> None:
@@ -85,7 +84,6 @@ def test_leases_that_free_keys_give_back_at_once_lower_their_chance_alone(tmp_pa
         world.group_service.verdicts.expiries.end_early([lease.id], "declined", world.now)
     assert world.group_service.leases.newcomers.chance(world.now) < 1.0
     assert world.group_service.leases.window.last.windows == []
-    world.close()
 
 
 def test_newcomers_that_bring_groups_are_counted_on(tmp_path: Path) -> None:
@@ -95,4 +93,3 @@ def test_newcomers_that_bring_groups_are_counted_on(tmp_path: Path) -> None:
         world.submit(group(lease), lease.node)
         world.decide_all()
     assert world.group_service.leases.newcomers.chance(world.now) == 1.0
-    world.close()

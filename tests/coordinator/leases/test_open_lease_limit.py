@@ -52,7 +52,6 @@ def test_a_device_that_takes_many_groups_at_once_is_filled_within_minutes(tmp_pa
     run.run(4 * MINUTE)
     before = run.ends["ok"]
     run.run(2 * MINUTE)
-    run.world.close()
     assert run.ends["ok"] - before >= 0.9 * 12 * together
     assert run.ends["late"] == 0
 
@@ -67,7 +66,6 @@ def test_more_leases_are_given_while_they_make_a_node_quicker_and_none_is_late_m
     run.run(10 * MINUTE)
     most = limit(run, key("cpu"))
     slow = run.world.group_service.database.value("SELECT count(*) FROM lent WHERE share = 'slow'")
-    run.world.close()
     assert 8 <= most <= 64, "its turnaround stays within that of a node that is not slow"
     assert (run.ends["late"], slow) == (0, 0)
 
@@ -79,7 +77,6 @@ def test_a_key_that_claims_a_need_and_returns_nothing_has_the_number_of_the_sett
     assert sum(isinstance(answer, Lease) for answer in given) == 3
     assert {answer.code for answer in given if not isinstance(answer, Lease)} == {"too-many-leases"}
     assert {answer.at_once for answer in given if isinstance(answer, Lease)} == {3}
-    run.world.close()
 
 
 @pytest.mark.slow
@@ -94,7 +91,6 @@ def test_a_quick_node_that_returns_no_leases_any_more_may_have_a_third_of_them(
     run.quiet(node)
     run.run(10 * MINUTE)
     assert limit(run, node) <= 10
-    run.world.close()
 
 
 def test_the_groups_that_were_under_way_together_may_wait_for_their_verdicts_together(tmp_path: Path) -> None:
@@ -110,4 +106,3 @@ def test_the_groups_that_were_under_way_together_may_wait_for_their_verdicts_tog
     assert "16 groups that wait for their verdict, the most is 16" in answer.sentence
     world.decide_all()
     assert world.lease(key("a")).at_once == 16
-    world.close()

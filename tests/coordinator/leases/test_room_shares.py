@@ -41,7 +41,6 @@ def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], min
         if name == "flood":
             flood(run)
         steps.append(run.run(minutes * MINUTE))
-        run.world.close()
     assert steps[0] >= 40
     return steps[1] / steps[0]
 
@@ -96,7 +95,6 @@ def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Pat
     ranks = [world.group_service.accounts.of(key("node", number), world.now).rank for number in range(6)]
     leases = world.group_service.database.value("SELECT count(*) FROM leases WHERE node = ?", (key("node", 5),))
     expired = world.group_service.database.value("SELECT count(*) FROM leases WHERE state = 'expired'")
-    world.close()
     assert ranks.count("proven") >= 4, ranks
     assert leases >= 14, "the slowest node was kept waiting"
     assert run.ends["late"] == expired == 0
@@ -110,8 +108,6 @@ def test_a_slow_node_that_is_not_measured_does_not_hold_a_lease_for_longer_than_
         run.honest(key("node", number), 5.0)
     run.run(5 * MINUTE)
     lease = run.ask(key("newcomer"), origin_of("newcomer"))
-    assert isinstance(lease, Lease)
-    run.world.close()
     assert 20_000 < lease.expires - lease.sent <= 4 * 6_500 + 5_000
 
 
@@ -129,7 +125,6 @@ def test_a_node_that_cannot_finish_in_the_longest_lease_is_told_so(tmp_path: Pat
     assert refusal.retry_after is not None
     world.now += refusal.retry_after
     world.lease()
-    world.close()
 
 
 def test_a_node_that_says_that_no_group_fits_into_the_longest_lease_never_gets_one(tmp_path: Path) -> None:
@@ -147,7 +142,6 @@ def test_a_node_that_says_that_no_group_fits_into_the_longest_lease_never_gets_o
     assert "the longest lease of this run lasts 60" in refusal.sentence
     assert refusal.retry_after == 3_600_000
     lease = world.lease(takes=int(59_000 / share))
-    world.close()
     assert lease.expires - lease.sent == 60_000, "answers end before the limit"
 
 
@@ -158,7 +152,6 @@ def test_a_card_of_one_row_finishes_its_first_group_of_long_answers(tmp_path: Pa
     world.now += 16 * 2_500 * 1_000 // 35
     world.group_service.tick(world.now)
     world.submit(group(lease))
-    world.close()
     assert lease.expires > world.now > lease.sent + 900_000
 
 
@@ -171,7 +164,6 @@ def test_a_node_that_was_cut_off_for_a_while_is_no_slow_one(tmp_path: Path) -> N
     world.group_service.tick(world.now)
     assert [world.refused(group(lease)).code for lease in cut_off] == ["late"] * 3
     lease = world.lease()
-    world.close()
     assert lease.expires - lease.sent == 10_000
 
 
@@ -183,7 +175,6 @@ def test_new_nodes_get_a_tenth_beside_known_ones_and_never_the_last_tenth(tmp_pa
     assert len(given) == 23, "of 26 groups all but a tenth of the whole of 30"
     assert [code_of(request_lease(world, "alice", ALICE)) for _ in range(4)] == ["", "", "", "no-room"]
     assert code_of(request_lease(world, "one more")) == "no-room"
-    world.close()
 
 
 @pytest.mark.parametrize(("newcomers", "most"), [(0.01, 25), (0.3, 17), (0.5, 15)])
@@ -193,7 +184,6 @@ def test_the_share_of_new_nodes_is_a_setting(tmp_path: Path, newcomers: float, m
         world.accepted(ALICE)
     given = [number for number in range(40) if isinstance(request_lease(world, f"new {number}"), Lease)]
     assert len(given) == most, "of 26 groups all but that share of the whole of 30, or the share, if that is more"
-    world.close()
 
 
 def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path) -> None:
@@ -208,13 +198,11 @@ def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path)
     assert world.group_service.draw(world.now) is not None
     assert [code_of(request_lease(world, "alice", ALICE)) for _ in range(2)] == ["", "no-room"]
     assert code_of(request_lease(world, "new")) == "", "one group was left to it"
-    world.close()
 
 
 def test_one_connection_of_new_keys_holds_a_ninth_of_an_empty_room(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=30)
     answers = [request_lease(world, "crowd", key("crowd", number)) for number in range(100)]
-    world.close()
     assert sum(isinstance(one, Lease) for one in answers) == 10
     assert {code_of(one) for one in answers} == {"", "new-connection"}
 
@@ -232,11 +220,9 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
                 served.append(party)
                 leases.append(answer)
         oldest = leases.pop(0)
-        assert isinstance(oldest, Lease)
         world.submit(group(oldest), oldest.node)
         world.decide_all()
         world.group_service.draw(world.now)
-    world.close()
     assert len(served) >= 8
     assert abs(served.count("198.51.100.0/24") - served.count("203.0.113.0/24")) <= 1, served
 
@@ -253,7 +239,6 @@ def test_slow_nodes_share_a_tenth_of_the_room(tmp_path: Path) -> None:
     for _ in range(20):
         run.run(5_000)
         open_counts.append(run.world.group_service.database.value(query))
-    run.world.close()
     assert 3 <= max(open_counts) <= 7, "a tenth of 30 groups, up to a quarter of those that are free"
     assert run.asks["slow-share"] > 0
 
@@ -269,7 +254,6 @@ def test_a_repeated_lease_request_costs_a_search_and_counts_against_no_limit(tmp
         assert world.group_service.lease(ALICE, ask, world.now) == first
     assert next(drawn) == before + 1, "nothing was made anew"
     assert world.refusal().code == "too-many-leases"
-    world.close()
 
 
 @pytest.mark.slow
@@ -280,9 +264,7 @@ def test_many_keys_of_one_subnet_do_not_lengthen_the_waits_of_others(tmp_path: P
         request_lease(world, f"first {number}")
     waits = [request_lease(world, f"crowd {number}", party="198.51.100.0/24") for number in range(1_000)]
     alone = request_lease(world, "alone")
-    world.close()
     assert isinstance(waits[-1], Refusal)
-    assert isinstance(alone, Refusal)
     assert (waits[-1].retry_after, alone.retry_after) == (200_000, 400), "the others of its subnet count as one party"
 
 

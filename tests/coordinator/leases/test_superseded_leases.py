@@ -83,29 +83,22 @@ def test_a_publication_recalls_the_leases_that_are_not_begun_and_counts_them_aga
     assert all(b"superseded" in document for document in ends)
     assert len(ends) == 2
     assert service.recall(world.now) == 0
-    world.close()
 
 
-def test_a_lease_that_is_begun_is_finished_checked_and_credited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_lease_that_is_begun_also_behind_its_report_is_finished_checked_and_credited(
+    tmp_path: Path, reported: bool
+) -> None:
+    """Before, a publication ended one that was begun behind a report, and the group was refused as late."""
     world, leases = crowded(tmp_path)
-    world.learner_at(3)
-    assert world.group_service.recall(world.now) == 0
+    if reported:
+        world.group_service.take_report(ALICE, LeaseReport(waiting=[one.id for one in leases]), world.now)
+    else:
+        world.learner_at(3)
+    assert world.group_service.recall(world.now) == (2 if reported else 0)
     for lease in leases:
         world.submit(group(lease))
     assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
-    world.close()
-
-
-def test_a_lease_that_is_begun_between_a_report_and_a_publication_is_credited_too(tmp_path: Path) -> None:
-    """Before, the publication ended it, and the group was refused as late."""
-    world, leases = crowded(tmp_path)
-    service, ids = world.group_service, [one.id for one in leases]
-    service.take_report(ALICE, LeaseReport(waiting=ids), world.now)
-    assert service.recall(world.now) == 2
-    for lease in leases:
-        world.submit(group(lease))
-    assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
-    world.close()
 
 
 def test_the_node_hears_which_of_its_waiting_leases_it_must_not_begin(tmp_path: Path) -> None:
@@ -119,7 +112,6 @@ def test_the_node_hears_which_of_its_waiting_leases_it_must_not_begin(tmp_path: 
     world.group_service.tick(world.now)
     assert world.refused(group(leases[0])).code == "late"
     assert service.strikes.of(ALICE) == 0
-    world.close()
 
 
 def test_the_prompt_of_an_ended_lease_goes_out_again(tmp_path: Path) -> None:
@@ -130,7 +122,6 @@ def test_the_prompt_of_an_ended_lease_goes_out_again(tmp_path: Path) -> None:
     again = world.lease(BOB, version=2)
     assert again.index == leases[0].index
     assert again.seeds != leases[0].seeds
-    world.close()
 
 
 def test_leases_given_back_are_no_expiries_and_make_room_at_once(tmp_path: Path) -> None:
@@ -154,7 +145,6 @@ def test_leases_given_back_are_no_expiries_and_make_room_at_once(tmp_path: Path)
     assert again.code == "expiries", "a node that only takes leases and gives them back pauses"
     assert EXPIRY_PARTS * FREE_EXPIRIES < given_back <= EXPIRY_PARTS * 7
     assert world.lease(BOB).version == 0
-    world.close()
 
 
 @pytest.mark.parametrize(("share", "parts"), [(0.1, 1), (0.5, 4), (0.99, 7)])
@@ -166,7 +156,6 @@ def test_a_lease_given_back_late_counts_as_much_as_it_was_held(tmp_path: Path, s
     world.now += int(share * (lease.expires - lease.sent))
     world.group_service.take_report(ALICE, LeaseReport(returned=[lease.id]), world.now)
     assert world.group_service.database.value("SELECT expired FROM budgets") == parts
-    world.close()
 
 
 def test_a_node_that_begins_nothing_and_waits_for_each_recall_has_its_leases_counted(tmp_path: Path) -> None:
@@ -188,7 +177,6 @@ def test_a_node_that_begins_nothing_and_waits_for_each_recall_has_its_leases_cou
     )
     assert [entry.kind for entry in service.ledger.entries()].count("lease.expired") == 2
     assert service.database.value("SELECT count(*) FROM ends") == 3, "superseded leases share an entry"
-    world.close()
 
 
 @pytest.mark.slow
@@ -197,7 +185,6 @@ def test_any_number_of_leases_may_be_recalled(tmp_path: Path) -> None:
     world, leases = crowded(tmp_path)
     many = [number.to_bytes(16, "big") for number in range(300_000)]
     assert world.group_service.leases.still_open([*many, leases[0].id]) == {leases[0].id}
-    world.close()
 
 
 @pytest.mark.parametrize("step", [2, 3])
@@ -215,7 +202,6 @@ def test_a_publication_asks_for_the_waiting_leases_of_all_nodes_at_once(tmp_path
         recalled = world.group_service.recall(world.now)
     assert recalled == (0 if step == 2 else 100)
     assert len(run) <= 5, len(run)
-    world.close()
 
 
 def test_a_report_gives_back_only_open_leases_of_its_node(tmp_path: Path) -> None:
@@ -225,7 +211,6 @@ def test_a_report_gives_back_only_open_leases_of_its_node(tmp_path: Path) -> Non
     world.group_service.take_report(ALICE, LeaseReport(returned=[leases[0].id, theirs.id, bytes(16)]), world.now)
     assert [state(world, one) for one in (leases[0], theirs)] == ["received", "open"]
     assert {state(world, one) for one in leases[1:]} == {"open"}
-    world.close()
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -246,7 +231,6 @@ def test_a_node_whose_lease_was_superseded_stays_reliable_if_it_begins_leases_in
     world.decide_all()
     service.take_report(ALICE, LeaseReport(returned=[leases[0].id]), world.now)
     assert (world.lease(BOB, version=2).index == leases[0].index) == in_order
-    world.close()
 
 
 def test_a_superseded_lease_is_no_time_in_which_its_node_had_a_lease(tmp_path: Path) -> None:
@@ -260,4 +244,3 @@ def test_a_superseded_lease_is_no_time_in_which_its_node_had_a_lease(tmp_path: P
     assert read_delivery_record(database, ALICE) == before
     database.do("DELETE FROM superseded")
     assert read_delivery_record(database, ALICE).rate < before.rate
-    world.close()

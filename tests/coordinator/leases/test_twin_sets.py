@@ -21,7 +21,6 @@ def world(tmp_path: Path) -> Iterator[AuditWorld]:
     world.prove(ALICE, BOB)
     yield world
     check_sums(world.group_service.database)
-    world.close()
 
 
 def on_their_way(world: AuditWorld) -> tuple[int, int]:

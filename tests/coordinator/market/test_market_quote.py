@@ -7,7 +7,7 @@ import pytest
 from echo2.coordinator.market import quote_text
 from echo2.coordinator.market.entries import EpochClosed
 from echo2.coordinator.market.epoch_terms import BadTerms
-from echo2.coordinator.market.market_quote import NoMarket, QuoteChanges, QuotedMarket, history, quote_markets
+from echo2.coordinator.market.market_quote import QuoteChanges, QuotedMarket, history, quote_markets
 from echo2.coordinator.market.throughput import HOUR
 from echo2.runtime.errors import LocalFault
 from tests.support.market import QUARTER, RUN, Book, cheap, told
@@ -85,7 +85,7 @@ def test_forfeits_raise_the_budget_that_is_shown() -> None:
 
 
 def test_a_ledger_without_a_market_is_said() -> None:
-    with pytest.raises(NoMarket, match="`echo2-coord market simulate` shows what one would cost"):
+    with pytest.raises(LocalFault, match="`echo2-coord market simulate` shows what one would cost"):
         history(RUN, [])
 
 

@@ -168,7 +168,6 @@ def test_what_is_added_later_is_followed(tool: str, home: Path, tmp_path: Path) 
         command("follow", logs, "--to", tool, "--home", home), stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     try:
-        assert following.stdout is not None
         assert following.stdout.readline().startswith("7 records of the history are in")
         written = History(home / "history.jsonl")
         written.add(step(5, 0.875, 6_000))

@@ -64,8 +64,7 @@ class Daemon:
         if answer.refusal is not None:
             return answer.refusal.code
         assert answer.body is not None
-        lease: Lease = opened("lease", answer.body, Lease)
-        return lease
+        return opened("lease", answer.body, Lease)
 
     def is_served(self) -> bool:
         return isinstance(self.leases(), Lease)
@@ -102,7 +101,6 @@ def test_the_first_daemon_of_a_key_gets_the_leases_and_both_are_told(place: Plac
     assert first.is_served()
     assert other.greets() == "works"
     answer = other.asks("lease", encode(place.world.ask()))
-    assert answer.refusal is not None
     assert (answer.refusal.code, answer.refusal.retry_after, answer.rival) == ("fenced", FENCED_RETRY_MS, "works")
     assert "keys rotate" in answer.refusal.sentence
     assert first.asks("lease", encode(place.world.ask())).rival == "waits", "the first is not told"
@@ -119,7 +117,6 @@ def test_the_owner_of_a_replaced_key_is_told_of_that_and_of_no_other_daemon(plac
     place.world.group_service.accounts.rotate(ALICE, BOB, place.world.now)
     for method, body in (("hello", owner.hello()), ("lease", encode(place.world.ask()))):
         answer = owner.asks(method, body)
-        assert answer.refusal is not None
         assert (answer.refusal.code, answer.rival) == ("replaced", ""), method
 
 
@@ -131,7 +128,6 @@ def test_a_restart_whose_greeting_is_refused_is_told_of_no_other_daemon(place: P
     again = Daemon(place, after=(first,))
     refused = msgspec.structs.replace(HELLO, after=[first.instance], engine="none/float16/cpu")
     answer = again.asks("hello", encode(refused))
-    assert answer.refusal is not None
     assert (answer.refusal.code, answer.rival) == ("engine", "")
     assert again.greets() == ""
     assert again.is_served()

@@ -98,7 +98,6 @@ def test_nobody_is_shown_under_the_name_of_a_proven_node(tmp_path: Path) -> None
     assert named(world, BOB, "alice") == f"alice {end}"
     assert named(world, ALICE, "Alice") == "Alice"  # the one that was proven first keeps it
     assert named(world, BOB, "coordinator") == f"coordinator {end}"
-    world.close()
 
 
 def test_names_are_compared_again_when_a_node_becomes_proven(tmp_path: Path) -> None:
@@ -113,7 +112,6 @@ def test_names_are_compared_again_when_a_node_becomes_proven(tmp_path: Path) -> 
     assert named(world, ALICE, "alice") == f"alice ({peer_id(ALICE)[-8:]})"
     proven(world, ALICE)
     assert names_shown(world) == {f"alice ({peer_id(ALICE)[-8:]})", "\u0410lice"}, "proven first, it keeps the name"
-    world.close()
 
 
 def test_the_cost_of_a_hello_does_not_grow_with_its_namesakes(world: World) -> None:

@@ -55,7 +55,6 @@ async def test_two_peers_meet_through_the_printed_address_which_stays_and_sigter
     for _ in range(2):
         relay = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
         try:
-            assert relay.stdout is not None
             address = (await relay.stdout.readline()).decode().strip()
             peers.append(address_of(address).peer)
             asleep, dialling = ThreadedPeer(generate_key(), []), ThreadedPeer(generate_key(), [])

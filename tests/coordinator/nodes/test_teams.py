@@ -158,7 +158,6 @@ def test_the_ranking_follows_from_the_entries_alone_also_after_a_crash(tmp_path:
         (one.team.hex(), one.members, one.groups, one.weight, one.score) for one in replay.ranking()
     ]
     assert rows[0].score < rows[0].weight
-    world.close()
 
 
 def test_a_score_is_halved_every_seven_days_however_often_it_is_read() -> None:

@@ -7,14 +7,11 @@ from echo2.ledger import standing
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import PRIVATE, Parties
-from echo2.protocol.leases import Lease
-from tests.support.group_world import ALICE, BOB, World, group, opened
+from tests.support.group_world import ALICE, BOB, World, group
 
 
 def submit_from(world: World, node: bytes, party: str, *, good: bool) -> None:
-    answer = world.group_service.lease(node, world.ask(), world.now, Origin(party, party))
-    assert isinstance(answer, bytes)
-    lease: Lease = opened("lease", answer, Lease)
+    lease = world.lease(node, origin=Origin(party, party))
     (world.submit if good else world.refused)(group(lease) if good else group(lease, rollouts=[]), node)
     world.decide_all()
     world.now += 1_000

@@ -84,7 +84,6 @@ async def recorded(book: PayoutBook) -> None:
     with pytest.raises(LocalFault):
         await book.record(CONFIRMED, END)
     assert book.payouts.payments[ID].state == "confirmed"
-    assert book.payouts.plan is not None
     assert (book.payouts.plan.payments, book.payouts.plan.total) == (1, 100 * UNITS_PER_HUNDREDTH)
     await book.record(PAYOUT_RESTORED_KIND, LOST)
     with pytest.raises(LocalFault):

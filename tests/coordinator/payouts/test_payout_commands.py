@@ -328,7 +328,6 @@ async def test_the_operator_goes_on_without_nodes_and_file_ledger_and_approvers_
     assert read_plan(folder).unwitnessed
     with Database.read(RunFolder(money).database) as database:
         newest = payout_book.read(Ledger(database)).plan
-    assert newest is not None
     assert newest.planned.unwitnessed
     assert said in approve(money, folder)
     assert "sent        2 payments for the first time" in await payout_commands.send(money, clock, do=True)

@@ -76,7 +76,7 @@ async def test_from_a_balance_to_a_provider_that_fails_and_back(
         set_payout(home, rail="https", url=url + "/other", credentials=str(token), minimum=100)
         lines = await payout_commands.reconcile(home, clock, do=True)
         assert any("2 payments of another provider" in line for line in lines)
-        no_token(token)
+        token.chmod(0o644)
         with pytest.raises(LocalFault, match="chmod 600"):
             await payout_commands.reconcile(home, clock, do=True)
     assert "secret-token" not in read_all(home / "payouts")
@@ -85,10 +85,6 @@ async def test_from_a_balance_to_a_provider_that_fails_and_back(
 def write_token(path: Path) -> None:
     path.write_text("secret-token\n")
     path.chmod(0o600)
-
-
-def no_token(path: Path) -> None:
-    path.chmod(0o644)
 
 
 def read_all(folder: Path) -> str:

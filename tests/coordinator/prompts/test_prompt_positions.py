@@ -33,7 +33,6 @@ def test_a_class_of_prompts_that_most_nodes_drop_is_learned_all_the_same(tmp_pat
         run.quiet(key("choosy", number))
     run.run(2 * MINUTE)
     learned = {lease.index for lease in run.learned} & first
-    run.world.close()
     assert len(first) > 100
     assert len(learned) >= 0.99 * len(first), f"{len(learned)} of {len(first)} prompts of the class were learned"
 
@@ -55,7 +54,6 @@ def test_a_dropped_prompt_does_not_pass_from_fresh_key_to_fresh_key(tmp_path: Pa
         row[0] for row in run.world.group_service.database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted'")
     }
     skipped = run.world.group_service.database.all("SELECT * FROM skipped")
-    run.world.close()
     assert len(dropped) >= 10
     assert (dropped - {lease.index for lease in run.leases if lease.id in accepted}, skipped) == (set(), [])
 
@@ -63,19 +61,16 @@ def test_a_dropped_prompt_does_not_pass_from_fresh_key_to_fresh_key(tmp_path: Pa
 def test_a_dropped_prompt_goes_first_to_another_key_over_another_connection(tmp_path: Path) -> None:
     world = World(tmp_path)
     dropped = request_lease(world, "alice", ALICE)
-    assert isinstance(dropped, Lease)
     world.now = dropped.expires + 1
     world.group_service.tick(world.now)
     same_key, same_connection = request_lease(world, "alice again", ALICE), request_lease(world, "alice", BOB)
     other = request_lease(world, "other")
     assert isinstance(same_key, Lease)
     assert isinstance(same_connection, Lease)
-    assert isinstance(other, Lease)
     assert dropped.index == other.index
     assert dropped.index not in (same_key.index, same_connection.index)
     assert other.id != dropped.id
     assert not set(other.seeds) & set(dropped.seeds)
-    world.close()
 
 
 def test_after_a_minute_it_goes_to_the_same_key_too(tmp_path: Path) -> None:
@@ -88,7 +83,6 @@ def test_after_a_minute_it_goes_to_the_same_key_too(tmp_path: Path) -> None:
     assert world.lease(ALICE).index != dropped.index
     world.now += 1_001
     assert world.lease(ALICE).index == dropped.index
-    world.close()
 
 
 def test_a_run_that_stood_for_days_gives_no_new_position_twice(tmp_path: Path) -> None:
@@ -102,7 +96,6 @@ def test_a_run_that_stood_for_days_gives_no_new_position_twice(tmp_path: Path) -
     again = [world.lease(key("node", number)) for number in range(4)]
     assert len({lease.index for lease in again}) == 4
     assert {lease.index for lease in again[:2]} == {lease.index for lease in dropped}
-    world.close()
 
 
 def test_a_dropped_prompt_is_not_handed_to_the_next_node_that_drops_prompts(tmp_path: Path) -> None:
@@ -114,7 +107,6 @@ def test_a_dropped_prompt_is_not_handed_to_the_next_node_that_drops_prompts(tmp_
     assert world.lease(ALICE).index not in dropped
     assert world.lease(BOB).index not in dropped
     assert {world.lease(key("other", number)).index for number in range(2)} == dropped
-    world.close()
 
 
 def test_a_prompt_that_was_returned_twice_pauses_while_hostile_nodes_show_themselves(tmp_path: Path) -> None:
@@ -132,7 +124,6 @@ def test_a_prompt_that_was_returned_twice_pauses_while_hostile_nodes_show_themse
     assert world.lease(key("node", 3)).index != given[0]
     world.now += 1
     assert world.lease(key("node", 4)).index == given[0]
-    world.close()
 
 
 def test_it_is_leased_again_under_the_version_that_the_asking_node_names(tmp_path: Path) -> None:
@@ -143,7 +134,6 @@ def test_it_is_leased_again_under_the_version_that_the_asking_node_names(tmp_pat
     world.learner_at(1)
     again = world.lease(BOB, version=1)
     assert (again.index, again.version) == (dropped.index, 1)
-    world.close()
 
 
 def test_after_three_more_leases_a_position_is_skipped_with_its_reasons(tmp_path: Path) -> None:
@@ -161,7 +151,6 @@ def test_after_three_more_leases_a_position_is_skipped_with_its_reasons(tmp_path
     assert len(set(indices)) == 1
     assert world.lease(key("node", 9)).index != indices[0]
     assert run_metrics.counts(world.group_service.database, world.now).skipped == {"expired,incomplete": 1}
-    world.close()
 
 
 def test_where_the_end_was_the_operators_fault_a_position_goes_out_once_more(tmp_path: Path) -> None:
@@ -176,7 +165,6 @@ def test_where_the_end_was_the_operators_fault_a_position_goes_out_once_more(tmp
     assert indices[0] == indices[1]
     assert world.lease(key("node", 9)).index != indices[0]
     assert run_metrics.counts(world.group_service.database, world.now).skipped == {"not-scorable": 1}
-    world.close()
 
 
 def test_a_group_that_comes_late_frees_its_position_once(tmp_path: Path) -> None:
@@ -190,7 +178,6 @@ def test_a_group_that_comes_late_frees_its_position_once(tmp_path: Path) -> None
     (undecided,) = world.group_service.list_undecided()
     world.decide(undecided, honest_scores(undecided.submission))
     assert world.lease(key("node")).index != late.index
-    world.close()
 
 
 def test_expiries_beyond_the_budget_delay_leases_and_the_refusal_says_so(tmp_path: Path) -> None:
@@ -213,7 +200,6 @@ def test_expiries_beyond_the_budget_delay_leases_and_the_refusal_says_so(tmp_pat
     assert waits == [0, 0, 0, 0, 15_000, 30_000, 60_000]
     world.now += 3_600_000
     world.lease(ALICE)
-    world.close()
 
 
 @pytest.mark.slow
@@ -229,4 +215,3 @@ def test_one_lease_in_twenty_may_expire_on_an_honest_machine(tmp_path: Path) -> 
             world.decide_all()
     ended = "SELECT sum(state = 'expired'), sum(state = 'decided') FROM leases"
     assert world.group_service.database.one(ended) == (10, 190), "each ask was answered by a lease"
-    world.close()

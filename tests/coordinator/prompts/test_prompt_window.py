@@ -27,7 +27,6 @@ def varied(tmp_path: Path) -> World:
 def brought(world: World, node: bytes, texts: list[str] | None = None) -> Lease:
     """Lease a prompt to a node on a connection of its own, and accept its group."""
     lease = request_lease(world, node.hex(), node)
-    assert isinstance(lease, Lease)
     world.submit(group(lease, texts), node)
     world.decide_all()
     return lease
@@ -42,7 +41,6 @@ def test_the_prompt_of_a_lease_can_be_made_again_from_what_is_stored_with_it(var
         summary, place = msgspec.msgpack.decode(stored, type=ChoiceSummary), source.place(position)
         assert len(summary.candidates) == CANDIDATES
         assert choose_prompt(place.order, place.position, summary) == lease.index
-    varied.close()
 
 
 def test_a_dropped_prompt_comes_first_again_and_is_the_same_after_other_verdicts_and_a_restart(varied: World) -> None:
@@ -54,9 +52,7 @@ def test_a_dropped_prompt_comes_first_again_and_is_the_same_after_other_verdicts
     varied.group_service.tick(varied.now)
     varied.reopen()
     again = request_lease(varied, "known", key("node"))
-    assert isinstance(again, Lease)
     assert (again.index, again.prompt) == (dropped.index, dropped.prompt)
-    varied.close()
 
 
 def test_a_restart_changes_no_prompt_that_was_chosen(varied: World) -> None:
@@ -66,7 +62,6 @@ def test_a_restart_changes_no_prompt_that_was_chosen(varied: World) -> None:
     varied.reopen()
     leases = [request_lease(varied, f"{number}") for number in range(POSITIONS_AHEAD - 1)]
     assert [lease.index for lease in leases if isinstance(lease, Lease)] == [one.prompt for one in waiting]
-    varied.close()
 
 
 def test_positions_chosen_before_the_setting_was_turned_off_are_leased_first(varied: World) -> None:
@@ -83,13 +78,11 @@ def test_positions_chosen_before_the_setting_was_turned_off_are_leased_first(var
     assert indices[0] == dropped.index
     assert indices[1:POSITIONS_AHEAD] == [one.prompt for one in waiting]
     assert indices[POSITIONS_AHEAD:] == [source.at(POSITIONS_AHEAD + number).index for number in range(3)]
-    varied.close()
 
 
 def test_only_accepted_groups_of_training_prompts_count(varied: World) -> None:
     database = varied.group_service.database
     refused = request_lease(varied, "a", ALICE)
-    assert isinstance(refused, Lease)
     wrong = group(refused)
     varied.submit(wrong, ALICE)
     (undecided,) = varied.group_service.list_undecided()
@@ -97,7 +90,6 @@ def test_only_accepted_groups_of_training_prompts_count(varied: World) -> None:
     assert database.value("SELECT count(*) FROM prompt_groups") == 0
     good = brought(varied, BOB, ["0", "1"])
     assert database.all("SELECT task, prompt FROM prompt_groups") == [("reverse", good.index)]
-    varied.close()
 
 
 def test_in_order_nothing_is_chosen_and_nothing_recorded(tmp_path: Path) -> None:
@@ -105,7 +97,6 @@ def test_in_order_nothing_is_chosen_and_nothing_recorded(tmp_path: Path) -> None
     brought(world, ALICE)
     for table in ("chosen_prompts", "prompt_groups", "prompt_means"):
         assert world.group_service.database.value(f"SELECT count(*) FROM {table}") == 0
-    world.close()
 
 
 def test_a_task_of_too_many_prompts_keeps_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,13 +106,11 @@ def test_a_task_of_too_many_prompts_keeps_its_order(tmp_path: Path, monkeypatch:
     leases = [brought(world, key("node", number % 3)) for number in range(40)]
     assert [lease.index for lease in leases] == [source.at(position).index for position in range(40)]
     assert world.group_service.database.value("SELECT count(*) FROM prompt_groups") == 0
-    world.close()
 
 
 def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World) -> None:
     brought(varied, ALICE)
     dropped = request_lease(varied, "alice", ALICE)
-    assert isinstance(dropped, Lease)
     varied.now = dropped.expires + 1
     varied.group_service.tick(varied.now)
     service = varied.group_service
@@ -130,7 +119,6 @@ def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World)
     rows = service.database.all(STORED)
     assert [(position, waiting) for position, _, waiting in rows][:2] == [(1, 0), (2, 1)], "1 is to be leased again"
     again = request_lease(varied, "other")
-    assert isinstance(again, Lease)
     assert again.index == dropped.index
     varied.submit(group(again), key("other"))
     varied.decide_all()
@@ -138,7 +126,6 @@ def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World)
     while service.forget([], 9, 1, varied.now + CHALLENGE_WINDOW_MS + 1):
         pass
     assert service.database.value("SELECT count(*) FROM chosen_prompts WHERE waiting = 0") == 0
-    varied.close()
 
 
 def test_prompts_that_cannot_be_posed_are_left_out(varied: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +145,6 @@ def test_prompts_that_cannot_be_posed_are_left_out(varied: World, monkeypatch: p
     lease = varied.lease(ALICE)
     assert lease.index not in bad
     assert next(row[0] for row in varied.group_service.database.all(STORED)) == 3
-    varied.close()
 
 
 @pytest.mark.slow
@@ -179,7 +165,6 @@ def test_a_choice_costs_no_more_after_many_groups(tmp_path: Path) -> None:
         for number in range(3 * POSITIONS_AHEAD):
             request_lease(world, f"early {number}")
         costs.append(sqlite_cost.instructions(database, partial(request_lease, world, "late")))
-        world.close()
     assert costs[1] <= 1.5 * costs[0] + 20, costs
 
 
@@ -188,5 +173,3 @@ def test_a_document_of_a_lease_says_nothing_of_the_choice(varied: World, tmp_pat
     plain = World(tmp_path / "plain", batch_groups=200)
     one, other = varied.lease(ALICE), plain.lease(ALICE)
     assert len(encode(one)) == len(encode(msgspec.structs.replace(other, index=one.index, prompt=one.prompt)))
-    varied.close()
-    plain.close()

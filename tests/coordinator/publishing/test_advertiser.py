@@ -14,7 +14,7 @@ from echo2.coordinator.run.setup import Run
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.peer.peer import Peer
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 
 
 class Moving(Peer):
@@ -26,7 +26,8 @@ class Moving(Peer):
         return [f"/ip4/{self.at}/tcp/4310"]
 
 
-def test_the_invite_follows_the_addresses_and_is_not_spelled_again_while_they_stay(
+@on_fake_clock
+async def test_the_invite_follows_the_addresses_and_is_not_spelled_again_while_they_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator asks for it every second: it was most of what an idle one computed."""
@@ -39,19 +40,15 @@ def test_the_invite_follows_the_addresses_and_is_not_spelled_again_while_they_st
         return spelled[-1]
 
     monkeypatch.setattr(Run, "invite", counted)
-
-    async def main() -> None:
-        network = Moving(MemoryNetwork(1).transport(run.peer_id), seed=0)
-        advertiser = Advertiser(run, network, network, lambda now: [], lambda: 0)
-        for _ in range(3):
-            first = await advertiser.invite()
-        network.at = "192.0.2.2"
-        for _ in range(3):
-            second = await advertiser.invite()
-        assert spelled == [first, second]
-        assert ["192.0.2.1" in "".join(Invite.from_text(one).addresses) for one in spelled] == [True, False]
-
-    run_fake(main)
+    network = Moving(MemoryNetwork(1).transport(run.peer_id), seed=0)
+    advertiser = Advertiser(run, network, network, lambda now: [], lambda: 0)
+    for _ in range(3):
+        first = await advertiser.invite()
+    network.at = "192.0.2.2"
+    for _ in range(3):
+        second = await advertiser.invite()
+    assert spelled == [first, second]
+    assert ["192.0.2.1" in "".join(Invite.from_text(one).addresses) for one in spelled] == [True, False]
 
 
 class Reserving(Moving):

@@ -113,7 +113,6 @@ def reference(sealed: bytes, number: int = 9) -> HeadReference:
 
 def test_a_head_of_this_ledger_is_no_news(place: Place) -> None:
     newest = place.heads.newest()
-    assert newest is not None
     place.foreign.on_claim(Origin(STRANGERS[0], PARTY), reference(newest.sealed, 1))
     run_fake(lambda: place.ask(60))
     assert place.asked == []
@@ -154,7 +153,6 @@ def test_another_head_of_a_number_that_was_signed_is_said_and_pauses_nothing(pla
 
 def test_evidence_that_is_shown_unasked_counts_by_its_signature_alone_and_is_kept_once(place: Place) -> None:
     newest = place.heads.newest()
-    assert newest is not None
     forged = seal("ledgerhead", place.run.id, encode(newest.head), generate_key())
     place.foreign.on_evidence(STRANGERS[0], [forged, b"no envelope"])
     place.foreign.on_evidence(STRANGERS[0], [newest.sealed, newest.sealed])
@@ -170,7 +168,6 @@ def test_evidence_that_is_shown_unasked_counts_by_its_signature_alone_and_is_kep
 
 def test_a_copy_of_a_head_with_another_signature_is_no_evidence_and_counts_as_the_head(place: Place) -> None:
     newest = place.heads.newest()
-    assert newest is not None
     thief, payload = generate_key(), encode(newest.head)
     own = decode_unverified(newest.sealed).signatures[0].key
     other = seal("ledgerhead", place.run.id, payload, thief)

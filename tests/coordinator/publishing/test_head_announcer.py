@@ -14,7 +14,7 @@ from echo2.p2p.envelope import verify_envelope
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode
 from echo2.protocol.versions import Head
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.publishing import KEY, SIGNING, NoPeers, no_addresses
 
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -88,18 +88,16 @@ def test_the_step_of_a_head_is_never_below_its_version(tmp_path: Path) -> None:
     assert [announced(heads, step=step).step for step in (2, 7)] == [4, 7]
 
 
-def test_a_head_is_due_a_third_of_its_life_after_the_last_one(tmp_path: Path) -> None:
-    async def story() -> None:
-        heads = announcer(tmp_path, anyio.current_time)
-        began = anyio.current_time()
-        async with anyio.create_task_group() as group:
+@on_fake_clock
+async def test_a_head_is_due_a_third_of_its_life_after_the_last_one(tmp_path: Path) -> None:
+    heads = announcer(tmp_path, anyio.current_time)
+    began = anyio.current_time()
+    async with anyio.create_task_group() as group:
 
-            async def announce_once() -> None:
-                await anyio.sleep(HEAD_LIFE / 6)
-                await heads.announce(VERSION, 0, False)
+        async def announce_once() -> None:
+            await anyio.sleep(HEAD_LIFE / 6)
+            await heads.announce(VERSION, 0, False)
 
-            group.start_soon(announce_once)
-            await heads.until_due()
-        assert anyio.current_time() - began == pytest.approx(HEAD_LIFE / 6 + HEAD_LIFE / 3)
-
-    run_fake(story)
+        group.start_soon(announce_once)
+        await heads.until_due()
+    assert anyio.current_time() - began == pytest.approx(HEAD_LIFE / 6 + HEAD_LIFE / 3)

@@ -4,17 +4,14 @@ from echo2.coordinator.nodes.trusted_parties import trusted_nodes, works
 from echo2.coordinator.publishing.head_witnesses import HeadWitnesses
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
-from echo2.protocol.leases import Lease
-from tests.support.group_world import ALICE, BOB, World, group, opened
+from tests.support.group_world import ALICE, BOB, World, group
 
 CAROL, DAVE, EVE = (bytes([number]) * 32 for number in (7, 8, 9))
 
 
 def accept(world: World, node: bytes, party: str) -> None:
     """Accept a group of a node that it generated at a party's address."""
-    answer = world.group_service.lease(node, world.ask(), world.now, Origin(party, party))
-    assert isinstance(answer, bytes)
-    lease: Lease = opened("lease", answer, Lease)
+    lease = world.lease(node, origin=Origin(party, party))
     world.submit(group(lease), node)
     world.decide_all()
     world.now += 1_000

@@ -48,7 +48,6 @@ def check(publisher: Publisher, store: Store, exports: list[Export], key: Ed2551
         assert Snapshot(Path(one.snapshot)).root == one.root, "the learner's own file"
     latest, head = publisher.latest, head_of(publisher, key)
     assert latest is not None
-    assert head is not None
     assert (head.version, head.version_hash, head.index_hash) == (
         latest.version, latest.version_hash, latest.index_hash,
     )  # fmt: skip
@@ -113,7 +112,6 @@ def test_cut_at_any_moment_a_new_policy_key_signs_all_that_a_node_needs_and_no_d
                 anyio.run(publisher.announce)
                 check(publisher, store, exports, NEXT)
                 head = head_of(publisher, NEXT)
-                assert head is not None
                 assert (head.root_serial, head.sequence > sequence) == (2, True), cut.where
                 stored = store.documents("edge") + store.documents("version")[-1:]
                 assert {one.key for each in stored for one in decode_unverified(each.sealed).signatures} == {

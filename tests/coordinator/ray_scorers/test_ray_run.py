@@ -97,7 +97,6 @@ async def test_no_death_and_no_hang_costs_a_verdict_or_gives_one_twice(hosts: Ra
     )  # fmt: skip
     async with AsyncExitStack() as stack:
         cluster, scorers = scorers_of_run(run, Computing("cpu", 1, ""), faults.append)
-        assert cluster is not None
         stack.push_async_callback(cluster.stop)
         for scorer in scorers:
             stack.push_async_callback(scorer.stop)

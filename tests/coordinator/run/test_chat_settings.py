@@ -65,7 +65,6 @@ def test_a_model_without_a_template_gets_a_plain_one_and_init_says_so(tmp_path: 
     run = make(tmp_path / "run", write_folder(tmp_path / "model", FAMILIES["qwen3"], template=False), said.append)
     assert "the model has no chat template: its prompts have a plain one" in said
     assert "making keys, Root and RunSpec" in said
-    assert run.task.chat is not None
     assert run.task.chat.template == PLAIN_TEMPLATE
 
 
@@ -111,5 +110,4 @@ def test_of_several_named_templates_the_default_one_counts(tmp_path: Path) -> No
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": rows}))
     section = setup.settings_for(str(model), {"run": {"template": "chat", "thinking": True}}, env={}).run
     settings = settings_of(model, section, "single")
-    assert settings is not None
     assert (settings.template, settings.enable_thinking) == ("y", True)

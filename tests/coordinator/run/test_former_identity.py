@@ -36,7 +36,7 @@ def moved(home: Path, libp2p: int, https: int) -> Run:
 
 
 @pytest.mark.timeout(120)
-def test_it_answers_over_libp2p_and_https_under_its_own_key_until_its_end(home: Path) -> None:
+async def test_it_answers_over_libp2p_and_https_under_its_own_key_until_its_end(home: Path) -> None:
     first = load(home)
     ports = free_port(), free_port()
     run = moved(home, *ports)
@@ -66,62 +66,53 @@ def test_it_answers_over_libp2p_and_https_under_its_own_key_until_its_end(home: 
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def main() -> None:
-        serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, now))
-        own = peer_id(public_bytes(generate_key()))
-        direct = await head(ThreadedPeer(generate_key(), []), [f"/ip4/127.0.0.1/tcp/{ports[0]}/p2p/{first.peer_id}"])
-        https = await head(
-            HttpsClient(own, run.https_pin or b""), [f"/ip4/127.0.0.1/tcp/{ports[1]}/https/p2p/{first.peer_id}"]
-        )
-        assert direct == https == [run.roots[1]]
+    serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, now))
+    own = peer_id(public_bytes(generate_key()))
+    direct = await head(ThreadedPeer(generate_key(), []), [f"/ip4/127.0.0.1/tcp/{ports[0]}/p2p/{first.peer_id}"])
+    https = await head(
+        HttpsClient(own, run.https_pin or b""), [f"/ip4/127.0.0.1/tcp/{ports[1]}/https/p2p/{first.peer_id}"]
+    )
+    assert direct == https == [run.roots[1]]
+    async with asyncio.timeout(30):
+        await serving
+
+
+@pytest.mark.timeout(60)
+async def test_a_port_that_is_taken_ends_the_former_identity_alone(home: Path) -> None:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    run = moved(home, port, free_port())
+    former = former_of(run, NOW, None)
+    assert former is not None
+    async with server, asyncio.timeout(30):
+        await answer_as(former, run, lambda: None, lambda: NOW)
+
+
+@pytest.mark.timeout(60)
+async def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) -> None:
+    run = moved(home, free_port(), port := free_port())
+    former = former_of(run, NOW, None)
+    assert former is not None
+    serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, lambda: NOW))
+    writers: list[asyncio.StreamWriter] = []
+    ends: list[asyncio.Task[bytes]] = []
+    try:
         async with asyncio.timeout(30):
-            await serving
-
-    asyncio.run(main())
-
-
-@pytest.mark.timeout(60)
-def test_a_port_that_is_taken_ends_the_former_identity_alone(home: Path) -> None:
-    async def main() -> None:
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        run = moved(home, port, free_port())
-        former = former_of(run, NOW, None)
-        assert former is not None
-        async with server, asyncio.timeout(30):
-            await answer_as(former, run, lambda: None, lambda: NOW)
-
-    asyncio.run(main())
-
-
-@pytest.mark.timeout(60)
-def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) -> None:
-    async def main() -> None:
-        run = moved(home, free_port(), port := free_port())
-        former = former_of(run, NOW, None)
-        assert former is not None
-        serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, lambda: NOW))
-        writers: list[asyncio.StreamWriter] = []
-        ends: list[asyncio.Task[bytes]] = []
-        try:
-            async with asyncio.timeout(30):
-                while len(writers) < MOST_FORMER_CONNECTIONS + 10:
-                    try:
-                        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                    except ConnectionRefusedError:  # it does not listen yet
-                        await asyncio.sleep(0.1)
-                        continue
-                    writers.append(writer)
-                    ends.append(asyncio.create_task(reader.read()))
-                while sum(end.done() for end in ends) < 10:
-                    await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for writer in writers:
-                writer.close()
-            serving.cancel()
-            await asyncio.gather(serving, *ends, return_exceptions=True)
-
-    asyncio.run(main())
+            while len(writers) < MOST_FORMER_CONNECTIONS + 10:
+                try:
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                except ConnectionRefusedError:  # it does not listen yet
+                    await asyncio.sleep(0.1)
+                    continue
+                writers.append(writer)
+                ends.append(asyncio.create_task(reader.read()))
+            while sum(end.done() for end in ends) < 10:
+                await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for writer in writers:
+            writer.close()
+        serving.cancel()
+        await asyncio.gather(serving, *ends, return_exceptions=True)
 
 
 def test_settings_for_the_former_identity_are_addresses(home: Path) -> None:

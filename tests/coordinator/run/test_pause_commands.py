@@ -38,7 +38,6 @@ def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
         done = said("pause", "--home", folder, "--why", "moving house")
         assert (done.exit_code, "paused until" in done.output) == (0, True)
         pause = watch().pause
-        assert pause is not None
         assert (pause.kind, pause.why, pause.until) == ("operator", "moving house", None)
         assert watch().view().paused is not None
         assert "the run goes on" in said("resume", "--home", folder).output
@@ -52,11 +51,10 @@ def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: P
         for words, why in (((), "by its operator"), (("--why", "moving house"), "moving house"), ((), "moving house")):
             assert said("pause", "--home", folder, *words).exit_code == 0
             pause = watch().pause
-            assert pause is not None
             assert pause.why == why
 
 
-def test_a_file_system_without_sockets_disables_only_the_commands(
+async def test_a_file_system_without_sockets_disables_only_the_commands(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stubborn(socket.socket):
@@ -64,28 +62,20 @@ def test_a_file_system_without_sockets_disables_only_the_commands(
             raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(socket, "socket", Stubborn)
-
-    async def main() -> None:
-        commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
-        with structlog.testing.capture_logs() as said:
-            await commands.run()
-        (event,) = said
-        assert (event["event"], event["log_level"]) == ("commands cannot reach this daemon", "warning")
-        assert "Operation not permitted" in event["reason"]
-
-    asyncio.run(main())
+    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
+    with structlog.testing.capture_logs() as said:
+        await commands.run()
+    (event,) = said
+    assert (event["event"], event["log_level"]) == ("commands cannot reach this daemon", "warning")
+    assert "Operation not permitted" in event["reason"]
 
 
-def test_a_path_taken_by_another_file_disables_only_the_commands(folder: Path) -> None:
+async def test_a_path_taken_by_another_file_disables_only_the_commands(folder: Path) -> None:
     (folder / "control.sock").mkdir()
-
-    async def main() -> None:
-        commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
-        with structlog.testing.capture_logs() as said:
-            await asyncio.wait_for(commands.run(), 10)
-        assert [event["event"] for event in said] == ["commands cannot reach this daemon"]
-
-    asyncio.run(main())
+    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
+    with structlog.testing.capture_logs() as said:
+        await asyncio.wait_for(commands.run(), 10)
+    assert [event["event"] for event in said] == ["commands cannot reach this daemon"]
     assert (folder / "control.sock").is_dir()
 
 
@@ -117,7 +107,6 @@ def test_a_reason_in_another_encoding_pauses_without_a_crash(folder: Path) -> No
     with commanded(folder) as watch:
         assert said("pause", "--home", folder, "--why", "zu hei\udcdf").exit_code == 0
         pause = watch().pause
-        assert pause is not None
         assert pause.why == "zu hei?"
 
 
@@ -129,16 +118,13 @@ def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_pa
         watch.look()
         world.now += 10_000
     pause = watch.pause
-    assert pause is not None
     assert pause.until == pause.since + 600_000
     world.now = pause.until
     watch.look()
     assert watch.pause is None
     world.group_service.recent_verdicts.missing["reverse"].extend([1.0] * 11)
     watch.look()
-    assert watch.pause is not None
     assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"
-    world.close()
 
 
 def test_a_rollback_is_ordered_by_the_command_line(folder: Path) -> None:

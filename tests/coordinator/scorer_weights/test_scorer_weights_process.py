@@ -67,7 +67,6 @@ async def test_a_scorer_killed_within_a_step_continues_from_a_complete_version(t
         while True:
             wanted = rng.choice(versions).root
             assert await weights.hold(wanted)
-            assert scorer.loaded is not None
             assert scorer.loaded.root == wanted
 
     async def killed() -> None:
@@ -87,7 +86,6 @@ async def test_a_scorer_killed_within_a_step_continues_from_a_complete_version(t
             assert Snapshot(rolling.path).root == rolling.root
             assert {rolling.root, *rolling.behind(), *rolling.ahead()} == {one.root for one in versions}
             assert await weights.hold(versions[0].root)
-            assert scorer.loaded is not None
             assert (scorer.loaded.behind, scorer.loaded.ahead) == ([], [one.root for one in versions[1:]])
     finally:
         await scorer.renew()

@@ -84,7 +84,6 @@ def instructions(world: World, action: Callable[[World], object]) -> int:
 
 
 def step_of(world: World) -> int:
-    assert world.group_service.progress is not None
     return world.group_service.progress.step
 
 
@@ -103,7 +102,6 @@ def judged_group(world: World) -> object:
 
 def draw(world: World) -> object:
     at = world.group_service.progress
-    assert at is not None
     return world.group_service.buffer.next_completion(at.step, at.era, 1)
 
 
@@ -183,7 +181,6 @@ def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -
     for number in range(2_000):
         world.lease(name("node", number, 32))
     beside = instructions(world, ask)
-    world.close()
     assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 open leases"
 
 
@@ -199,7 +196,6 @@ def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object
             for number in range(keys):
                 world.group_service.registry.register(name("key", number, 32), HELLO, None, T0 + number)
         counted.append(instructions(world, action))
-        world.close()
     few, many = counted
     assert many <= 1.5 * few + 20, f"{10 * few} instructions with 300 keys, {10 * many} with 3,000"
 
@@ -233,6 +229,5 @@ def test_a_lease_request_costs_no_more_beside_many_waiting_nodes_and_many_return
         " (SELECT 1 UNION ALL SELECT k + 1 FROM t WHERE k < 30) SELECT k FROM t)"
     )
     many = instructions(world, ask)
-    world.close()
     assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 that wait"
     assert many <= 1.5 * few + 20, f"{10 * few} instructions, {10 * many} with 9,000 positions that came back"

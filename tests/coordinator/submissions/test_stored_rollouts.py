@@ -1,7 +1,7 @@
 """Rollouts for the operator's eyes: which are listed, in which order, and what is shown of them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,13 +16,6 @@ from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores, rollout
 
 DAY = 24 * 3_600_000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path)
-    yield opened
-    opened.close()
 
 
 def answered(world: World, right: int, node: bytes = ALICE, version: int = 0) -> Lease:
@@ -47,7 +40,6 @@ def ids(groups: list[ShownGroup]) -> list[str]:
 def test_a_group_is_shown_with_prompt_answers_rewards_and_probabilities(world: World) -> None:
     lease = answered(world, right=1)
     shown = read_group(world.group_service.database, TEXT, lease.id)
-    assert shown is not None
     assert (shown.node, shown.task, shown.index, shown.version) == (peer_id(ALICE), "reverse", lease.index, 0)
     assert shown.prompt == TEXT.decode(lease.prompt)
     first, second = shown.answers[:2]

@@ -132,7 +132,6 @@ def test_one_rollout_without_a_reward_is_masked_and_the_group_is_learned_from_wi
     (seen,) = [seen_group(*row) for row in stored_rows(world.group_service.database)]
     assert list(seen.rewards) == left
     assert list(world.group_service.recent_verdicts.missing["reverse"]) == [pytest.approx(1 / 3)]
-    world.close()
 
 
 def test_wrong_work_is_refused_for_any_score_of_the_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +232,6 @@ def test_a_prompt_that_the_task_cannot_give_is_left_out(tmp_path: Path) -> None:
     world.lease()
     assert world.group_service.database.value("SELECT position FROM leases") == 3
     assert run_metrics.counts(world.group_service.database, world.now).skipped == {"no-prompt": 3}
-    world.close()
 
 
 def test_a_task_without_any_prompt_is_waited_for_and_ends_nothing(tmp_path: Path) -> None:
@@ -246,7 +244,6 @@ def test_a_task_without_any_prompt_is_waited_for_and_ends_nothing(tmp_path: Path
     assert world.lease()
     assert world.group_service.database.value("SELECT position FROM leases") == 20
     assert run_metrics.counts(world.group_service.database, world.now).skipped == {"no-prompt": 20}
-    world.close()
 
 
 @pytest.mark.parametrize("reply", [5, "no tokens"])

@@ -71,7 +71,6 @@ class Guarded:
     def obey(self, version: int, era: int) -> None:
         """Carry out the order, as the training loop does."""
         order = self.republish()
-        assert order is not None
         root, rate = order.root, self.guarding.view().rate * order.factor
         self.versions.versions.append(Published(era, version, root, bytes(32), bytes(32)))
         self.guarding.complete_order(self.versions.latest, rate)
@@ -89,7 +88,6 @@ COLLAPSE = (0.1, 0.5, 0.9, 0.2, 0.1, 0.0)
 def test_a_collapse_pauses_the_run_and_says_what_to_type(guarded: Guarded) -> None:
     guarded.evaluate(*COLLAPSE)
     paused = guarded.watch.view().paused
-    assert paused is not None
     assert (paused.kind, paused.until) == ("held-out", None)
     assert "reverse solves 0.000 at version 25, after 0.900 at version 10" in paused.why
     assert "`echo2-coord policy rollback` publishes version 10 again" in paused.remedy
@@ -105,7 +103,6 @@ def test_a_setting_that_changed_shortly_before_is_the_first_suspect(guarded: Gua
     note_settings(database, 2, {"learner.learning_rate": "0.5"}, {"learner.learning_rate": 1})
     guarded.evaluate(*COLLAPSE)
     paused = guarded.watch.view().paused
-    assert paused is not None
     assert "learner.learning_rate = 0.5, it was 0.0006, from step 1; set it back" in paused.remedy
 
 
@@ -162,7 +159,6 @@ def test_each_rule_has_a_row_and_a_warning_is_logged_once(
     assert [one["kind"] for one in logs if one["event"] == "the guard warns"] == ["gradient"]
     assert {row.kind: row for row in guarded.guarding.view().rows}["gradient"].mood == "paused"
     paused = guarded.watch.view().paused
-    assert paused is not None
     assert paused.remedy.startswith("lower `learner.learning_rate`")
 
 
@@ -181,7 +177,6 @@ def test_a_rollback_ends_the_pause_and_is_remembered(guarded: Guarded, world: Wo
     world.reopen()
     guarded.open(GuardSection())
     order = guarded.republish()
-    assert order is not None
     assert (order.version, order.root, order.snapshot, order.factor) == (10, root_of(1, 10), "v10", 1.0)
     guarded.obey(26, 2)
     assert guarded.watch.pause is None
@@ -197,7 +192,6 @@ def test_the_learner_is_told_the_order_until_a_newer_version_is_published(guarde
     guarded.guarding.order()
     guarded.obey(36, 2)
     again = guarded.republish()
-    assert again is not None
     assert again.version == 10
     assert not guarded.guarding.ordered
     guarded.versions.versions.append(Published(2, 37, root_of(2, 37), bytes(32), bytes(32)))
@@ -255,7 +249,6 @@ def test_of_itself_the_best_comes_again_at_half_the_rate_three_times_and_then_th
     assert all(row.automatic for row in guarded.guarding.view().rollbacks)
     assert not guarded.guarding.ordered
     paused = guarded.watch.view().paused
-    assert paused is not None
     assert "version 10 was published again 3 times without the operator" in paused.remedy
     assert "`echo2-coord policy rollback`" in paused.remedy
 
@@ -265,7 +258,6 @@ def test_without_a_better_version_even_the_automatic_one_pauses(world: World) ->
     for step in range(1, 4):
         guarded.guarding.on_step(1, step, BROKEN_STEP)
     paused = guarded.watch.view().paused
-    assert paused is not None
     assert paused.kind == "gradient"
     assert "no better version is kept" in paused.remedy
     assert not guarded.guarding.ordered
@@ -274,5 +266,4 @@ def test_without_a_better_version_even_the_automatic_one_pauses(world: World) ->
 def test_an_alarm_leaves_the_operators_pause_as_it_is(guarded: Guarded) -> None:
     guarded.watch.stop("moving house")
     guarded.evaluate(*COLLAPSE)
-    assert guarded.watch.pause is not None
     assert guarded.watch.pause.kind == "operator"

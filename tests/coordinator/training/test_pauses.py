@@ -33,7 +33,6 @@ def test_three_batches_in_a_row_pause_the_run_for_ten_minutes() -> None:
     pauses.set_aside("E: bad", at(1))
     assert pauses.pause is None
     pauses.set_aside("E: worse", at(2))
-    assert pauses.pause is not None
     assert pauses.pause.why == "the learner failed at 3 batches in a row, the last time by E: worse"
     assert until(pauses) == 12
     assert pauses.look(at(11.99)) is None
@@ -56,7 +55,6 @@ def test_each_failed_attempt_doubles_the_pause_up_to_two_hours_and_a_step_resets
         pauses.set_aside("E", now)
     for _ in range(7):
         pauses.set_aside("E", now)
-        assert pauses.pause is not None
         assert pauses.pause.until is not None
         lasted.append((pauses.pause.until - now) / MINUTE)
         now = pauses.pause.until
@@ -178,7 +176,6 @@ def test_of_several_tasks_the_failing_one_is_named_and_a_healthy_one_excuses_not
     )
     for wanted in (10, 20):
         assert pauses.check_results([well, bad], at(0))
-        assert pauses.pause is not None
         assert pauses.pause.why.startswith("the environment of task talk failed in 101 of the last 101 episodes")
         assert "add" not in pauses.pause.why
         assert until(pauses) == wanted

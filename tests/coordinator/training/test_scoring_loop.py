@@ -1,7 +1,7 @@
 """The scorer's loop: verdicts first, then evaluations and answers of canaries."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -269,12 +269,11 @@ class AnsweringScorer(StandIns):
 
 
 @pytest.fixture
-def canaries(tmp_path: Path) -> Iterator[tuple[CanaryWorld, AnsweringScorer, Scoring]]:
+def canaries(tmp_path: Path) -> tuple[CanaryWorld, AnsweringScorer, Scoring]:
     world, scorer = CanaryWorld(tmp_path), AnsweringScorer()
     world.prove(BOB)
     scoring = scoring_over(world, scorer)
-    yield world, scorer, scoring
-    world.close()
+    return world, scorer, scoring
 
 
 async def test_a_canary_that_agrees_is_decided_without_the_scorer_and_without_its_weights(
@@ -382,7 +381,6 @@ async def test_an_environment_that_poses_no_prompts_keeps_no_verdict_waiting(
     running = asyncio.create_task(scoring.run())
     await asyncio.sleep(2 * AT_HAND)
     at, before = world.group_service.progress, len(verdicts(world))
-    assert at is not None
     leases = waiting(world, 3, at.version)
     scoring.arrived.set()
     await until(lambda: len(verdicts(world)) == before + len(leases))

@@ -280,7 +280,6 @@ async def test_a_fault_of_the_card_sets_no_group_aside(
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(training.run())
         await until(lambda: training.watch.pause, 10)
-        assert training.watch.pause is not None
         assert "the device failed: CUDA error" in training.watch.pause.why
         training.watch.resume()
         await until(lambda: training.history.steps, 10)
@@ -345,7 +344,6 @@ async def test_steps_without_a_change_publish_nothing_and_groups_grow_no_older_b
     assert list(training.history.steps) == [*range(1, steps + 1)], "the page counts every step"
     assert {one.staleness for one in training.history.steps.values()} == {0.0}
     at = world.group_service.progress
-    assert at is not None
     assert (at.step, at.steps_made, at.finished) == (0, steps, True)
     assert sum(line["event"] == "no version" for line in logs) == steps
 
@@ -384,7 +382,6 @@ async def test_with_auto_a_version_goes_out_as_often_as_the_uplink_carries_one(
     assert [one.version for one in parts.versions] == [0, 1, 2, 3, 4, 6, 8, 9]
     assert training.period.current == 2
     assert world.group_service.database.fact("publish_period") == 2, "a restart goes on with it"
-    world.close()
 
 
 class JumpingClock(StandIns):
@@ -443,7 +440,6 @@ async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_s
     task = asyncio.create_task(training.run())
     await until(lambda: training.watch.pause is not None)
     pause = training.watch.pause
-    assert pause is not None
     assert (pause.kind, [batch.step for batch in parts.asked]) == ("gradient", [1, 2])
     assert "no better version is kept" in pause.remedy
     parts.metrics = {}
@@ -469,7 +465,6 @@ async def test_an_order_that_the_learner_refuses_is_dropped_and_the_next_is_carr
     (row,) = training.guarding.view().rollbacks
     assert (row.version, row.new_version, row.new_era, row.rate) == (0, 1, 2, 0.5)
     at = world.group_service.progress
-    assert at is not None
     assert (at.era, at.version) == (2, 1)
     task.cancel()
 

@@ -1,7 +1,5 @@
 """The record of the groups that the learner drew."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,10 +61,9 @@ def test_the_node_is_named_by_its_peer_id(world: World) -> None:
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Iterator[World]:
+def large(tmp_path: Path) -> World:
     """A run of large batches."""
-    with closing(World(tmp_path, batch_groups=100)) as world:
-        yield world
+    return World(tmp_path, batch_groups=100)
 
 
 def test_of_a_large_batch_groups_are_recorded_evenly(large: World) -> None:

@@ -426,7 +426,6 @@ def test_verdicts_are_run_again_from_the_ledger_to_the_bit(bench: Bfloat16World)
     for entry in entries:
         end = msgspec.msgpack.decode(entry.facts, type=EvidencedOutcome)
         again = table.run_again(end.lease, TABLES, entry.at)
-        assert again is not None
         assert again.hashes == (end.tokens, end.before, end.after)
         assert end.calibration == document_hash(SEALED)
         assert before in (None, end.before)
@@ -466,7 +465,6 @@ def test_a_token_beyond_the_bound_is_reported_with_the_bound_and_not_with_e(benc
     bench.scorer.margin = 3.0
     receipt = bench.decide(1)
     basis = basis_of(bench.service.database, bench.service.classes, receipt.lease)
-    assert basis is not None
     assert basis.statistic == receipt.reason
     assert "the bound of the Calibration" in basis.threshold
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,16 +14,14 @@ from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import Verdict
 from echo2.runtime.child import ChildDied, ChildError
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.group_world import World, root_of
 from tests.support.scoring_world import StandIns, scoring_over, verdicts, visits_over, waiting
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path, batch_groups=2 * VISIT_GROUPS, per_node=4 * VISIT_GROUPS)
-    yield opened
-    opened.close()
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, batch_groups=2 * VISIT_GROUPS, per_node=4 * VISIT_GROUPS)
 
 
 class TimedScorer(StandIns):
@@ -223,29 +221,26 @@ def test_a_scorer_that_dies_costs_no_verdict_and_another_takes_its_groups(world:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_no_group_waits_for_a_scorer_that_does_not_come_back(world: World, place: int) -> None:
+@on_fake_clock
+async def test_no_group_waits_for_a_scorer_that_does_not_come_back(world: World, place: int) -> None:
     """On c8a5c611 the scorer has the group at which it died for ever, 60 s after 60 s."""
     for version in (1, 2):
         world.learner_at(version)
     leases = [lease for version in (1, 2) for lease in waiting(world, 6, version)]
     lost, scorers = Lost(), [TimedScorer(change=1.0) for _ in range(2)]
-
-    async def main() -> None:
-        arrived = asyncio.Event()
-        dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
-        visits = [visits_over(world, dispatch, one) for one in [*scorers[:place], lost, *scorers[place:]]]
-        tasks = [asyncio.create_task(one.run(arrived)) for one in visits]
-        for number in range(60):
-            await asyncio.sleep(15)
-            assert not world.group_service.list_undecided(1), "each is decided within 15 s"
-            leases.extend(waiting(world, 1, 1 + number % 2))
-            arrived.set()
+    arrived = asyncio.Event()
+    dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
+    visits = [visits_over(world, dispatch, one) for one in [*scorers[:place], lost, *scorers[place:]]]
+    tasks = [asyncio.create_task(one.run(arrived)) for one in visits]
+    for number in range(60):
         await asyncio.sleep(15)
-        for task in tasks:
-            assert not task.done()
-            task.cancel()
-
-    run_fake(main)
+        assert not world.group_service.list_undecided(1), "each is decided within 15 s"
+        leases.extend(waiting(world, 1, 1 + number % 2))
+        arrived.set()
+    await asyncio.sleep(15)
+    for task in tasks:
+        assert not task.done()
+        task.cancel()
     assert accepted(world) == set(leases)
     assert lost.ends > group_visits.MOST_DEATHS
 

@@ -1,7 +1,7 @@
 """The scorer scores one sample first if the key is new or has strikes, and no sample twice."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,10 @@ class Engine:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     spec = msgspec.structs.replace(SPEC, group_size=SAMPLES, limit=64, staleness=4)
     world = World(tmp_path, spec=spec, batch_groups=1_000)
-    yield world
-    world.close()
+    return world
 
 
 @pytest.fixture
@@ -88,8 +87,7 @@ def waiting(world: World, node: bytes = ALICE, version: int = 0, text: str = LON
 def look(world: World, verifier: GroupVerifier, one: Undecided) -> Receipt:
     """Verify and decide a group as the scoring loop does."""
     verdict = run(verifier.verify(one, world.group_service.draw_first_sample(one, world.now)))
-    receipt: Receipt = opened("receipt", world.group_service.decide(one, verdict, world.now), Receipt)
-    return receipt
+    return opened("receipt", world.group_service.decide(one, verdict, world.now), Receipt)
 
 
 def made_up(seed: bytes, tokens: int) -> list[float]:

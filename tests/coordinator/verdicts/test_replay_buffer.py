@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.metrics import run_metrics
-from echo2.protocol.leases import Lease, Receipt
+from echo2.protocol.leases import Lease
 from tests.support.group_world import SPEC, TEXT, World, group
 
 RIGHT = "the right answer"
@@ -55,7 +55,6 @@ def test_a_thousand_groups_of_equal_rewards_are_paid_learned_from_and_stop_nothi
         assert drawn(world) == ids
         world.learner_at(number + 1)
     assert isinstance(world.lease(version=500), Lease)
-    world.close()
 
 
 @pytest.mark.slow
@@ -69,7 +68,6 @@ def test_with_refill_a_thousand_groups_of_equal_rewards_are_paid_and_the_draw_wa
     ids = received(world, 0, 2, [RIGHT, "111"])
     world.decide_all()
     assert drawn(world) == ids
-    world.close()
 
 
 def test_too_old_when_decided_is_paid_but_not_trainable(world: World) -> None:
@@ -90,7 +88,6 @@ def test_another_era_is_never_drawn_but_paid(world: World) -> None:
     assert world.group_service.count_buffered() == 0
     world.submit(group(late))
     (receipt,) = world.decide_all()
-    assert isinstance(receipt, Receipt)
     assert (receipt.verdict, receipt.trainable) == ("accepted", False)
 
 
@@ -124,7 +121,6 @@ def test_groups_without_variance_are_drawn_unless_they_are_to_be_refilled(tmp_pa
     world.decide_all()
     assert world.group_service.count_buffered() == 3 - refill
     assert drawn(world) == (varied if refill else [*flat, varied[0]])
-    world.close()
 
 
 def test_by_signal_groups_that_differ_most_go_first_and_no_group_beyond_the_limit(tmp_path: Path) -> None:
@@ -142,7 +138,6 @@ def test_by_signal_groups_that_differ_most_go_first_and_no_group_beyond_the_limi
     assert drawn(world) == [], "S is the hard limit"
     paid = "SELECT count(*) FROM verdicts WHERE weight > 0 AND lease IN (?, ?)"
     assert world.group_service.database.value(paid, tuple(flat)) == 2
-    world.close()
 
 
 def test_groups_of_a_file_without_signals_go_by_variance(tmp_path: Path) -> None:
@@ -153,4 +148,3 @@ def test_groups_of_a_file_without_signals_go_by_variance(tmp_path: Path) -> None
     world.group_service.database.do("UPDATE buffer SET signal = varied")  # no group has a signal of its own
     assert drawn(world) == varied
     assert drawn(world) == flat
-    world.close()

@@ -32,7 +32,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield opened
     check_sums(opened.group_service.database)
     assert opened.group_service.ledger.verify().entries > 0
-    opened.close()
 
 
 def make_room(world: World, most: int, step: int = LONG_PAST) -> int:
@@ -182,7 +181,6 @@ def test_a_group_that_another_node_generates_again_stays_until_both_are_compared
     assert world.answered(audit).verdict == "accepted"
     assert world.view.agreed == 1
     assert make_room(world, 0) == 2
-    world.close()
 
 
 def test_a_day_in_quarantine_is_judged_by_all_its_groups(tmp_path: Path) -> None:
@@ -193,7 +191,6 @@ def test_a_day_in_quarantine_is_judged_by_all_its_groups(tmp_path: Path) -> None
     assert len(stored(bench.world)) == codes.count("quarantine")
     assert bench.end_day() == ["quarantine"], "its check is made"
     assert make_room(bench.world, 0) == codes.count("quarantine")
-    bench.world.close()
 
 
 @pytest.mark.parametrize("letters", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
@@ -212,7 +209,6 @@ def test_answers_of_a_megabyte_leave_the_file_below_its_bound(tmp_path: Path, le
     assert len(stored(world)) == 3
     assert pages < 4 * sizes[0] + 1_000_000
     check_sums(database)
-    world.close()
 
 
 KILLED = """

@@ -23,7 +23,6 @@ def test_received_after_expiry_is_refused_with_a_receipt_that_names_the_expiry(w
     assert (receipt.code, receipt.weight) == ("late", 0)
     assert receipt.reason.startswith("Received 1")
     entry = world.group_service.ledger.find(f"lease:{lease.id.hex()}")
-    assert entry is not None
     assert (entry.kind, entry.seq, entry.hash) == ("lease.expired", receipt.entry, receipt.entry_hash)
     assert world.group_service.ledger.tip().entries == 2
     assert world.group_service.list_undecided() == []
@@ -46,13 +45,11 @@ def test_a_receipt_states_all_facts_that_the_node_needs_offline(world: World) ->
     world.submit(group(lease))
     world.decide_all()
     (sealed,) = world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).receipts
-    assert sealed is not None
     assert len(sealed) <= 1024
     receipt = opened("receipt", sealed, Receipt)
     assert (receipt.run, receipt.node, receipt.lease, receipt.version) == (RUN, ALICE, lease.id, 0)
     assert (receipt.verdict, receipt.code, receipt.reason, receipt.trainable) == ("accepted", "ok", "", True)
     entry = world.group_service.ledger.find(f"lease:{lease.id.hex()}")
-    assert entry is not None
     assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
     assert dict(entry.postings) == {ESCROW: -receipt.weight, accrued_account(peer_id(ALICE)): receipt.weight}
     end = msgspec.msgpack.decode(entry.facts, type=LeaseOutcome)

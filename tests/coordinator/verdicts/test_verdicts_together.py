@@ -84,8 +84,6 @@ def test_groups_decided_together_are_decided_as_one_after_the_other(
     assert len(receipts) > 1
     assert tables(together) == tables(apart)
     together.group_service.ledger.verify()
-    together.close()
-    apart.close()
 
 
 def test_a_group_that_is_given_twice_is_decided_once(tmp_path: Path) -> None:
@@ -95,4 +93,3 @@ def test_a_group_that_is_given_twice_is_decided_once(tmp_path: Path) -> None:
     receipts = world.group_service.decide_all([(first, verdict), (first, verdict)], world.now)
     assert receipts[0] == receipts[1]
     assert world.group_service.database.value("SELECT count(*) FROM verdicts") == 1
-    world.close()

@@ -16,7 +16,7 @@ from echo2.coordinator.verification.submitted_group import decode_group
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease
-from tests.support.group_world import SPEC, T0, World, group, honest_scores, name, opened, root_of
+from tests.support.group_world import SPEC, T0, World, group, honest_scores, name, root_of
 from tests.support.sqlite_cost import instructions
 
 
@@ -26,18 +26,15 @@ def key(number: int) -> bytes:
 
 def received(world: World, party: str, version: int = 0, node: bytes = key(0)) -> bytes:
     """Submit a group over a connection of `party`; return its lease."""
-    answer = world.group_service.lease(node, world.ask(version), world.now, Origin(party, party))
-    assert isinstance(answer, bytes)
-    lease: Lease = opened("lease", answer, Lease)
+    lease = world.lease(node, version, Origin(party, party))
     world.submit(group(lease), node)
     return lease.id
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     world = World(tmp_path, batch_groups=100_000, per_node=100_000)
-    yield world
-    world.close()
+    return world
 
 
 def taken(visit: Visit) -> Iterator[Undecided]:
@@ -68,13 +65,8 @@ def test_a_pending_version_states_since_when_its_oldest_group_waits(world: World
         received(world, party, version)
     assert world.group_service.waiting() == [PendingVersion(1, 0, T0 + 20), PendingVersion(1, 1, T0 + 10)]
     assert [one.lease.version for one in world.group_service.list_undecided()] == [0, 1, 1]
-    assert world.group_service.database.all("SELECT DISTINCT tokens FROM undecided") == [
-        (len(first_prompt(world)) + 8,)
-    ]
-
-
-def first_prompt(world: World) -> list[int]:
-    return world.group_service.list_undecided(1)[0].lease.prompt
+    prompt = world.group_service.list_undecided(1)[0].lease.prompt
+    assert world.group_service.database.all("SELECT DISTINCT tokens FROM undecided") == [(len(prompt) + 8,)]
 
 
 def test_waiting_groups_are_there_after_a_restart(world: World) -> None:
@@ -150,9 +142,7 @@ def test_decoded_groups_are_bounded(world: World) -> None:
 
 def test_a_padded_submission_counts_with_its_padding(world: World) -> None:
     """An unknown field is ignored, and stays in memory with the packed token ids, which refer to the whole message."""
-    answer = world.group_service.lease(key(0), world.ask(0), world.now, Origin("a", "a"))
-    assert isinstance(answer, bytes)
-    lease: Lease = opened("lease", answer, Lease)
+    lease = world.lease(key(0), origin=Origin("a", "a"))
     plain = encode(group(lease))
     padded = msgspec.msgpack.encode(msgspec.msgpack.decode(plain) | {"padding": bytes(100_000)})
     kept = DecodedGroups(most=100_000)
@@ -183,9 +173,7 @@ def test_small_groups_occupy_no_more_memory_than_the_bound() -> None:
 
 
 def test_a_group_whose_transaction_was_taken_back_is_never_scored(world: World) -> None:
-    answer = world.group_service.lease(key(0), world.ask(0), world.now, Origin("a", "a"))
-    assert isinstance(answer, bytes)
-    lease: Lease = opened("lease", answer, Lease)
+    lease = world.lease(key(0), origin=Origin("a", "a"))
     with contextlib.suppress(RuntimeError), world.group_service.database.transaction():
         world.group_service.submissions.submit(key(0), encode(group(lease, ["1", "2"])), world.now)
         raise RuntimeError

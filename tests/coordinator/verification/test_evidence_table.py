@@ -90,7 +90,6 @@ def test_the_entries_of_a_key_are_a_chain_and_each_verdict_is_run_again_alone(da
     assert [step.hashes.before for step in steps[1:]] == [step.hashes.after for step in steps[:-1]]
     for number in (2, 0, 3, 1):
         again = table.run_again(bytes([number]) * 16, TABLES, number)
-        assert again is not None
         assert again.hashes == steps[number].hashes
         assert again.after.conclusion() == steps[number].conclusion
     assert table.run_again(bytes([9]) * 16, TABLES, 0) is None
@@ -101,11 +100,9 @@ def test_other_tokens_or_another_calibration_show_when_a_verdict_is_run_again(da
     step = table.take(NODE, NODE[:16], tokens(9), TABLES, 1)
     other = TABLES | {"differs": [ONE // 10] * BINS}
     again = table.run_again(NODE[:16], other, 1)
-    assert again is not None
     assert again.hashes.after != step.hashes.after
     database.do("UPDATE compared SET tokens = ?", (tokens(10).tobytes(),))
     altered = table.run_again(NODE[:16], TABLES, 1)
-    assert altered is not None
     assert altered.hashes.tokens != step.hashes.tokens
 
 
@@ -124,7 +121,6 @@ def test_a_token_beyond_the_bound_leads_to_no_verdict_but_its_own(database: Data
     bounded = TABLES | {BOUND: [16384]}  # 1 nat
     table.take(NODE, NODE[:16], group, bounded, 1)
     again = table.run_again(NODE[:16], bounded, 1)
-    assert again is not None
     assert again.agrees("seeded-choice", doubted=False) == (margin > 16384)
     assert again.agrees("ok", doubted=False) == (margin <= 16384)
     assert not again.agrees("version-lie", doubted=False) or margin <= 16384

@@ -169,6 +169,5 @@ def test_a_quiet_day_begins_anew() -> None:
     evidence = after_group(FIRST_TIE_EVIDENCE, NearTieCount(GROUP, 1), 1)
     assert evidence is not None
     after = after_group(evidence, NearTieCount(GROUP, 1), DAY)
-    assert after is not None
     assert (after.daily.groups, after.lifelong.groups) == (1, 2)
     assert NodeEvidence.decode(after.encode()) == after

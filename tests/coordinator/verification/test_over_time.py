@@ -146,7 +146,6 @@ def test_the_report_reads_a_run(tmp_path: Path) -> None:
     assert any(line.startswith("sampled tokens") for line in lines)
     with pytest.raises(LocalFault):
         report(world.path, "nobody")
-    world.close()
 
 
 def test_the_report_shows_who_hands_in_at_the_end_of_its_leases(tmp_path: Path) -> None:
@@ -159,4 +158,3 @@ def test_the_report_shows_who_hands_in_at_the_end_of_its_leases(tmp_path: Path) 
             world.decide_all()
     (told,) = [line for line in report(world.path, peer_id(ALICE)) if "last tenth" in line]
     assert " ".join(told.split()) == "groups in the last tenth of their lease 1 0 +inf standard errors, 6 values"
-    world.close()

@@ -67,7 +67,6 @@ def test_a_long_group_takes_little_memory_on_its_way_to_the_verdict(tmp_path: Pa
     tracemalloc.stop()
     assert receipt.verdict == "accepted"
     assert peak < 6 * len(data), f"{peak / len(data):.1f} times its {len(data)} bytes"
-    world.close()
 
 
 def test_a_prompt_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +79,6 @@ def test_a_prompt_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     world.group_service.submissions.submit(ALICE, data, world.now)
     assert [receipt.verdict for receipt in world.decide_all()] == ["accepted"]
     assert text.encoded == 1
-    world.close()
 
 
 def packed(tokens: Any) -> bytes:

@@ -108,7 +108,6 @@ def test_an_honest_group_passes() -> None:
 @pytest.mark.parametrize(("submission", "code", "said"), LIES.values(), ids=LIES.keys())
 def test_a_lie_is_refused_by_name(submission: Submission, code: str, said: str) -> None:
     fault = verification.check(submission, LEASE, SPEC)
-    assert fault is not None
     assert fault.code == code
     assert said in fault.sentence
 
@@ -152,7 +151,6 @@ def test_each_of_several_ends_ends_a_turn_and_none_stands_inside_one() -> None:
     assert check(ended, LEASE, several) is None
     assert check_turn([5, 6], 0, LEASE, several, 1) is None
     fault = check(inside, LEASE, several)
-    assert fault is not None
     assert (fault.code, "follow the end" in fault.sentence) == ("end", True)
     assert check_turn([5, 6, 1], 0, LEASE, several, 1) == fault
     assert check(inside, LEASE, SPEC) is None, "a run with one end samples on"
@@ -197,7 +195,6 @@ def test_a_rollout_without_a_sampled_token_proves_nothing() -> None:
     scores = [honest_scores(GOOD)[0], SampleScore(logprobs=[], margins=[])]
     verdict = judge([GOOD.rollouts[0], empty], scores)
     assert verdict.accepted
-    assert verdict.behaviour is not None
     assert verdict.behaviour[1] == b""
 
 
@@ -212,7 +209,6 @@ def test_a_transcript_that_cannot_be_is_refused() -> None:
     submission = group(lease, rollouts=[rollout(lease, "zz"), lie])
     assert verification.check(submission, lease, SPEC) is None
     fault = verification.rewards(submission, lease, TASKS["guess", 1], TEXT)
-    assert isinstance(fault, GroupFault)
     assert fault.code == "transcript"
     assert fault.sentence.startswith("Sample 1: ")
 

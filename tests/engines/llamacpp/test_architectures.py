@@ -85,7 +85,6 @@ def test_rows_of_a_llama_head_stand_in_pairs_and_those_of_qwen_as_they_are() -> 
     llama = describe(LLAMA)
     names = llama.tensors()
     rows = llama.source("blk.1.attn_k.weight", names).rows
-    assert rows is not None
     assert rows.tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
     assert llama.source("blk.1.attn_v.weight", names).rows is None
     qwen = describe({**LLAMA, "model_type": "qwen3"})

@@ -15,7 +15,7 @@ from echo2.weights.journaled import Rolling
 from echo2.weights.logged_weights import begin_log, log_of, open_weights, present_file
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, read_table, write_table
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 
 JOB = Job(
@@ -79,179 +79,162 @@ def of(folder: Path, count: int = 2, versions: int = 4) -> Machine:
     return Machine(Versions(folder, versions), count, folder)
 
 
-def test_the_free_engine_moves_the_folder_and_the_busy_one_follows_when_its_groups_have_ended(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        busy, free = machine.fleet.engines
-        async with anyio.create_task_group() as tasks:
-            for engine in machine.fleet.engines:
-                tasks.start_soon(machine.fleet.keep_up, engine)
-            async with busy.shared():
-                before = await busy.generate(JOB)
-                await machine.move(2)
-                assert machine.at() == [0, 2]
-                assert machine.versions.on_disk == machine.versions[2].root
-                await machine.move(3)
-                assert await busy.generate(JOB) == before, "its version changed under its groups"
-            await until(lambda: machine.at() == [3, 3])
-            assert machine.processes[0].log.count("load") == 1, "it followed without loading anew"
-            async with busy.shared(), free.shared():
-                assert await busy.generate(JOB) == await free.generate(JOB)
-            tasks.cancel_scope.cancel()
-
-    run_fake(main)
-
-
-def test_an_engine_that_dies_while_the_folder_moves_on_loads_the_version_that_is_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        busy = machine.fleet.engines[0]
+@on_fake_clock
+async def test_the_free_engine_moves_the_folder_and_the_busy_one_follows_when_its_groups_have_ended(
+    tmp_path: Path,
+) -> None:
+    machine = of(tmp_path)
+    busy, free = machine.fleet.engines
+    async with anyio.create_task_group() as tasks:
+        for engine in machine.fleet.engines:
+            tasks.start_soon(machine.fleet.keep_up, engine)
         async with busy.shared():
-            await machine.move(1)
-            machine.processes[0].crashes = 1
-            with pytest.raises(ChildDied):
-                await busy.generate(JOB)
-            await busy.recover()
-            assert machine.at() == [1, 1]
+            before = await busy.generate(JOB)
+            await machine.move(2)
+            assert machine.at() == [0, 2]
+            assert machine.versions.on_disk == machine.versions[2].root
+            await machine.move(3)
+            assert await busy.generate(JOB) == before, "its version changed under its groups"
+        await until(lambda: machine.at() == [3, 3])
+        assert machine.processes[0].log.count("load") == 1, "it followed without loading anew"
+        async with busy.shared(), free.shared():
+            assert await busy.generate(JOB) == await free.generate(JOB)
+        tasks.cancel_scope.cancel()
 
-    run_fake(main)
+
+@on_fake_clock
+async def test_an_engine_that_dies_while_the_folder_moves_on_loads_the_version_that_is_there(tmp_path: Path) -> None:
+    machine = of(tmp_path)
+    busy = machine.fleet.engines[0]
+    async with busy.shared():
+        await machine.move(1)
+        machine.processes[0].crashes = 1
+        with pytest.raises(ChildDied):
+            await busy.generate(JOB)
+        await busy.recover()
+        assert machine.at() == [1, 1]
 
 
 def steps(versions: Versions, *numbers: int) -> list[FolderStep]:
-    """The steps that lead to these versions."""
     return [FolderStep(versions.payloads[number - 1], versions[number]) for number in numbers]
 
 
-def test_the_folder_moves_ahead_while_groups_are_finished_and_the_engine_follows(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path / "node", count=1)
-        (engine,), fleet, versions = machine.fleet.engines, machine.fleet, machine.versions
+@on_fake_clock
+async def test_the_folder_moves_ahead_while_groups_are_finished_and_the_engine_follows(tmp_path: Path) -> None:
+    machine = of(tmp_path / "node", count=1)
+    (engine,), fleet, versions = machine.fleet.engines, machine.fleet, machine.versions
 
-        async def move() -> None:
-            async with fleet.exclusive(steps(versions, 1, 2)):
-                assert fleet.current == versions[2]
-                await fleet.hold(versions[2])
-
-        async with anyio.create_task_group() as tasks, engine.shared():
-            tasks.start_soon(move)
-            await until(lambda: versions.on_disk == versions[2].root)
-            assert (machine.at(), fleet.current) == ([0], versions[2])
-            assert len(await engine.generate(JOB)) == 1
-        assert machine.at() == [2]
-        assert [call for call in machine.processes[0].log if "step" in call] == ["step_to"]
-
-    run_fake(main)
-
-
-def test_a_step_that_cannot_be_made_ahead_leaves_the_folder_before_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path / "node", count=1)
-        fleet, versions = machine.fleet, machine.versions
-        versions.payloads[1].write_bytes(b"damaged")
+    async def move() -> None:
         async with fleet.exclusive(steps(versions, 1, 2)):
-            assert fleet.current == versions[1]
-        assert (machine.at(), versions.on_disk) == ([1], versions[1].root)
+            assert fleet.current == versions[2]
+            await fleet.hold(versions[2])
 
-    run_fake(main)
-
-
-def test_an_engine_that_dies_while_the_folder_is_ahead_loads_the_version_that_is_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path / "node", count=1)
-        (engine,), fleet, versions = machine.fleet.engines, machine.fleet, machine.versions
-
-        async def move() -> None:
-            async with fleet.exclusive(steps(versions, 1)):
-                await fleet.hold(versions[1])
-
-        async with anyio.create_task_group() as tasks, engine.shared():
-            tasks.start_soon(move)
-            await until(lambda: fleet.current == versions[1])
-            machine.processes[0].crashes = 1
-            with pytest.raises(ChildDied):
-                await engine.generate(JOB)
-            await engine.recover()
-            assert engine.current == versions[1], "its groups of version 0 are given back"
-        assert machine.at() == [1]
-
-    run_fake(main)
+    async with anyio.create_task_group() as tasks, engine.shared():
+        tasks.start_soon(move)
+        await until(lambda: versions.on_disk == versions[2].root)
+        assert (machine.at(), fleet.current) == ([0], versions[2])
+        assert len(await engine.generate(JOB)) == 1
+    assert machine.at() == [2]
+    assert [call for call in machine.processes[0].log if "step" in call] == ["step_to"]
 
 
-def test_an_engine_that_falls_out_keeps_no_other_from_moving_and_comes_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        sick, well = machine.fleet.engines
-        start = machine.processes[0].start
-
-        async def refuse() -> None:
-            raise OSError(19, "the GPU is gone")
-
-        machine.processes[0].start = refuse  # type: ignore[method-assign]
-        await machine.fleet.start()
-        assert machine.fleet.first is well
-        assert "the GPU is gone" in machine.fleet.out[sick]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(machine.fleet.keep_up, sick)
-            await machine.move(2)
-            await anyio.sleep(1)
-            assert machine.at() == [0, 2]
-            machine.processes[0].start = start  # type: ignore[method-assign]
-            await until(lambda: machine.at() == [2, 2])
-            tasks.cancel_scope.cancel()
-        assert not machine.fleet.out
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_step_that_cannot_be_made_ahead_leaves_the_folder_before_it(tmp_path: Path) -> None:
+    machine = of(tmp_path / "node", count=1)
+    fleet, versions = machine.fleet, machine.versions
+    versions.payloads[1].write_bytes(b"damaged")
+    async with fleet.exclusive(steps(versions, 1, 2)):
+        assert fleet.current == versions[1]
+    assert (machine.at(), versions.on_disk) == ([1], versions[1].root)
 
 
-def test_an_engine_that_is_behind_goes_to_the_version_of_the_folder_before_it_leads(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        first, second = machine.fleet.engines
-        async with first.shared():
-            await machine.move(1)
-        async with second.shared():
-            assert machine.at() == [0, 1]
-            await machine.move(2)
-        assert machine.at() == [2, 1]
-        assert machine.versions.on_disk == machine.versions[2].root
-        assert machine.processes[0].log.count("load") == 1
+@on_fake_clock
+async def test_an_engine_that_dies_while_the_folder_is_ahead_loads_the_version_that_is_there(tmp_path: Path) -> None:
+    machine = of(tmp_path / "node", count=1)
+    (engine,), fleet, versions = machine.fleet.engines, machine.fleet, machine.versions
 
-    run_fake(main)
+    async def move() -> None:
+        async with fleet.exclusive(steps(versions, 1)):
+            await fleet.hold(versions[1])
+
+    async with anyio.create_task_group() as tasks, engine.shared():
+        tasks.start_soon(move)
+        await until(lambda: fleet.current == versions[1])
+        machine.processes[0].crashes = 1
+        with pytest.raises(ChildDied):
+            await engine.generate(JOB)
+        await engine.recover()
+        assert engine.current == versions[1], "its groups of version 0 are given back"
+    assert machine.at() == [1]
 
 
-def test_the_leader_that_falls_out_in_a_step_leaves_it_to_another(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        with pytest.raises(ChildError, match="no memory"):
-            async with machine.fleet.exclusive():
-                raise EngineUnusable("no memory")
-        (sick,) = machine.fleet.out
+@on_fake_clock
+async def test_an_engine_that_falls_out_keeps_no_other_from_moving_and_comes_back(tmp_path: Path) -> None:
+    machine = of(tmp_path)
+    sick, well = machine.fleet.engines
+    start = machine.processes[0].start
+
+    async def refuse() -> None:
+        raise OSError(19, "the GPU is gone")
+
+    machine.processes[0].start = refuse  # type: ignore[method-assign]
+    await machine.fleet.start()
+    assert machine.fleet.first is well
+    assert "the GPU is gone" in machine.fleet.out[sick]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(machine.fleet.keep_up, sick)
+        await machine.move(2)
+        await anyio.sleep(1)
+        assert machine.at() == [0, 2]
+        machine.processes[0].start = start  # type: ignore[method-assign]
+        await until(lambda: machine.at() == [2, 2])
+        tasks.cancel_scope.cancel()
+    assert not machine.fleet.out
+
+
+@on_fake_clock
+async def test_an_engine_that_is_behind_goes_to_the_version_of_the_folder_before_it_leads(tmp_path: Path) -> None:
+    machine = of(tmp_path)
+    first, second = machine.fleet.engines
+    async with first.shared():
         await machine.move(1)
-        assert machine.at()[1 - machine.fleet.engines.index(sick)] == 1
-
-    run_fake(main)
-
-
-def test_when_all_are_out_the_reason_ends_the_node(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        for process in machine.processes:
-            process.start = _refused  # type: ignore[method-assign]
-        with pytest.raises(EngineUnusable, match="the GPU is gone"):
-            await machine.fleet.start()
-
-    run_fake(main)
+    async with second.shared():
+        assert machine.at() == [0, 1]
+        await machine.move(2)
+    assert machine.at() == [2, 1]
+    assert machine.versions.on_disk == machine.versions[2].root
+    assert machine.processes[0].log.count("load") == 1
 
 
-def test_a_program_that_this_user_may_not_run_is_not_told_as_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path)
-        for process in machine.processes:
-            process.start = _forbidden  # type: ignore[method-assign]
-        with pytest.raises(EngineUnusable, match=r"cannot start the engine's process \(Permission denied\): check the"):
-            await machine.fleet.start()
+@on_fake_clock
+async def test_the_leader_that_falls_out_in_a_step_leaves_it_to_another(tmp_path: Path) -> None:
+    machine = of(tmp_path)
+    with pytest.raises(ChildError, match="no memory"):
+        async with machine.fleet.exclusive():
+            raise EngineUnusable("no memory")
+    (sick,) = machine.fleet.out
+    await machine.move(1)
+    assert machine.at()[1 - machine.fleet.engines.index(sick)] == 1
 
-    run_fake(main)
+
+@on_fake_clock
+async def test_when_all_are_out_the_reason_ends_the_node(tmp_path: Path) -> None:
+    machine = of(tmp_path)
+    for process in machine.processes:
+        process.start = _refused  # type: ignore[method-assign]
+    with pytest.raises(EngineUnusable, match="the GPU is gone"):
+        await machine.fleet.start()
+
+
+@on_fake_clock
+async def test_a_program_that_this_user_may_not_run_is_not_told_as_a_file_that_cannot_be_written(
+    tmp_path: Path,
+) -> None:
+    machine = of(tmp_path)
+    for process in machine.processes:
+        process.start = _forbidden  # type: ignore[method-assign]
+    with pytest.raises(EngineUnusable, match=r"cannot start the engine's process \(Permission denied\): check the"):
+        await machine.fleet.start()
 
 
 async def _refused() -> None:
@@ -262,42 +245,36 @@ async def _forbidden() -> None:
     raise PermissionError(13, "Permission denied", "/opt/engine/python3")
 
 
-def test_damaged_weights_are_told_once_and_none_are_current_until_there_are_new_ones(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine, told = of(tmp_path), list[LoadedVersion]()
-        machine.fleet.on_corrupt = told.append
-        file = machine.versions.folder / "snapshot.safetensors"
-        good = file.read_bytes()
-        file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-        async with machine.fleet.engines[1].shared():
-            assert machine.at() == [0, None]
-        assert told == [machine.versions[0]]
-        assert machine.fleet.current is None
-        file.write_bytes(good)
-        async with machine.fleet.exclusive():
-            await machine.fleet.hold(machine.versions[0])
-        assert machine.fleet.current == machine.versions[0]
-
-    run_fake(main)
+@on_fake_clock
+async def test_damaged_weights_are_told_once_and_none_are_current_until_there_are_new_ones(tmp_path: Path) -> None:
+    machine, told = of(tmp_path), list[LoadedVersion]()
+    machine.fleet.on_corrupt = told.append
+    file = machine.versions.folder / "snapshot.safetensors"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    async with machine.fleet.engines[1].shared():
+        assert machine.at() == [0, None]
+    assert told == [machine.versions[0]]
+    assert machine.fleet.current is None
+    file.write_bytes(good)
+    async with machine.fleet.exclusive():
+        await machine.fleet.hold(machine.versions[0])
+    assert machine.fleet.current == machine.versions[0]
 
 
-def test_the_devices_are_named_together(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path, count=3)
-        assert machine.fleet.hardware == ""
-        await machine.fleet.start()
-        assert machine.fleet.hardware == "3 x a table"
-        assert machine.fleet.deaths == 0
-
-    run_fake(main)
+@on_fake_clock
+async def test_the_devices_are_named_together(tmp_path: Path) -> None:
+    machine = of(tmp_path, count=3)
+    assert machine.fleet.hardware == ""
+    await machine.fleet.start()
+    assert machine.fleet.hardware == "3 x a table"
+    assert machine.fleet.deaths == 0
 
 
-def test_one_engine_alone_keeps_no_steps(tmp_path: Path) -> None:
-    async def main() -> None:
-        machine = of(tmp_path, count=1)
-        for number in (1, 2, 3):
-            await machine.move(number)
-        assert len(open_weights(machine.versions.folder).behind()) == 1
-        assert Snapshot(present_file(machine.versions.folder)).root == machine.versions[3].root
-
-    run_fake(main)
+@on_fake_clock
+async def test_one_engine_alone_keeps_no_steps(tmp_path: Path) -> None:
+    machine = of(tmp_path, count=1)
+    for number in (1, 2, 3):
+        await machine.move(number)
+    assert len(open_weights(machine.versions.folder).behind()) == 1
+    assert Snapshot(present_file(machine.versions.folder)).root == machine.versions[3].root

@@ -151,7 +151,6 @@ async def test_groups_asked_for_at_once_are_scored_together_and_an_error_is_that
     bad, generated, *scored = await asyncio.gather(
         engine.score(jobs[2], pack_samples(spoilt)), engine.generate(jobs[0]), *calls, return_exceptions=True
     )
-    assert isinstance(bad, ChildError)
     assert "vocabulary" in bad.message
     assert not isinstance(generated, BaseException)
     assert [one.tokens for one in generated] == [one.tokens for one in samples[0]]

@@ -30,7 +30,6 @@ def rows() -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("window", [None, 1, 3])
 def test_a_token_sees_its_own_rollout_and_its_prompt_up_to_itself(window: int | None) -> None:
     masks = PackedLayout(GROUPS, torch.device("cpu"), one_call=True).masks
-    assert masks is not None
     assert masks.of(window) is masks.of(window)
     sees = masks._rule(window)
     none = torch.tensor(0)

@@ -72,7 +72,6 @@ def engine() -> Iterator[VllmEngine]:
 
 
 def core_of(engine: VllmEngine) -> Any:
-    assert engine._resident is not None
     return engine._resident[1]._engine.engine_core.engine_core
 
 

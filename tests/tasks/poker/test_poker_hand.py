@@ -28,7 +28,6 @@ def test_a_small_game_is_open_spiels(name: str, hands: int) -> None:
                 continue
             reached = hand.reached
             assert reached.actor == state.current_player()
-            assert reached.situation is not None
             assert len(reached.situation.legal) == len(state.legal_actions())
             place = chance.randrange(len(reached.situation.legal))
             state.apply_action(state.legal_actions()[place])
@@ -53,13 +52,11 @@ def test_a_state_of_a_small_game_is_played_once(monkeypatch: pytest.MonkeyPatch)
 def test_holdem_tells_blinds_board_pot_and_bounds() -> None:
     hand = begin(RULES["holdem"], ("Ah", "Kd", "2c", "7d", "Th", "9h", "8h", "3s", "4s"))
     small = hand.reached.situation
-    assert small is not None
     assert (hand.reached.actor, small.cards, small.legal) == (0, "ah kd", ("f", "c", "b"))
     assert (small.low, small.high, small.pot, small.owed) == (4, 200, 3, 1)
     hand.play("b6")
     hand.play("c")
     big = hand.reached.situation
-    assert big is not None
     assert (hand.reached.actor, big.cards, big.pot, big.owed, big.low, big.high) == (1, "2c 7d", 12, 0, 2, 194)
     assert [event.said for event in big.events] == ["b6", "c", "th 9h 8h"]
     assert big.events[1] == Event("you", "c", "pot 8, call 4. f, c or b10 to b200")

@@ -10,7 +10,7 @@ import pytest
 from echo2.tasks import plugins
 from echo2.tasks.byte_text import ByteText
 from echo2.tasks.plugins import PluginFault
-from echo2.tasks.poker.poker_task import HELDOUT_HANDS, NUMBERS, PokerTask, hand_number, task
+from echo2.tasks.poker.poker_task import HELDOUT_HANDS, NUMBERS, hand_number, task
 from echo2.tasks.poker.situation import read, tokens_before
 from echo2.tasks.task import Episode, Score, Split, Transcript, replay
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
@@ -166,7 +166,6 @@ def test_a_faulty_name_is_told(argument: str, sentence: str) -> None:
 
 def test_a_task_is_had_by_its_name() -> None:
     poker = plugins.find("poker:kuhn,opponent=uniform")
-    assert isinstance(poker, PokerTask)
     assert (poker.name, poker.opponent, task("kuhn").opponent) == (
         "poker:kuhn,opponent=uniform",
         "uniform",

@@ -27,7 +27,6 @@ def test_the_first_adapter_changes_nothing_and_is_the_same_for_a_seed(tmp_path: 
 def test_targets_may_be_named_and_stand_in_the_settings(tmp_path: Path) -> None:
     folder = adapted.make(tmp_path, targets=["v_proj", "q_proj"])
     config = read_config(folder)
-    assert config is not None
     assert config.target_modules == ["q_proj", "v_proj"]
     assert len(Snapshot(folder / "model.safetensors").tensors) == 2 * 2 * 2
     assert json.loads((folder / "adapter_config.json").read_text())["peft_type"] == "LORA", "PEFT reads it"

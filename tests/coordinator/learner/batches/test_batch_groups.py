@@ -98,7 +98,6 @@ def test_another_process_reads_a_group_just_committed_and_blocks_no_writer(tmp_p
         assert reader.wait(timeout=30) == 0
     # Nothing is left that keeps the log from being taken into the file.
     assert world.group_service.database.one("PRAGMA wal_checkpoint(TRUNCATE)")[0] == 0
-    world.close()
 
 
 def test_a_read_only_connection_cannot_write(tmp_path: Path) -> None:

@@ -44,8 +44,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     torch.manual_seed(1)
     make, config = request.param
-    built: PreTrainedModel = make(config).eval()
-    return built
+    return make(config).eval()
 
 
 def micro_batch() -> MicroBatch:

@@ -57,7 +57,6 @@ def saved(folder: Path, of: State, tensors: dict[str, torch.Tensor]) -> None:
 
 def test_a_checkpoint_is_loaded_as_it_was_saved_and_the_newest_two_are_kept(folder: Path) -> None:
     loaded = checkpoint.load(folder, silent)
-    assert loaded is not None
     assert loaded.state == state(3)
     assert loaded.tensors.keys() == tensors(3).keys()
     assert all(torch.equal(tensor, tensors(3)[name]) for name, tensor in loaded.tensors.items())
@@ -74,14 +73,12 @@ def test_without_any_checkpoint_load_returns_none(tmp_path: Path) -> None:
 def test_a_later_era_is_newer_at_any_step(folder: Path) -> None:
     saved(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
     loaded = checkpoint.load(folder, silent)
-    assert loaded is not None
     assert (loaded.state.era, loaded.state.step) == (4, 1)
 
 
 def test_saving_a_step_again_replaces_it(folder: Path) -> None:
     saved(folder, state(3), tensors(7))
     loaded = checkpoint.load(folder, silent)
-    assert loaded is not None
     assert torch.equal(loaded.tensors["master.w"], tensors(7)["master.w"])
 
 
@@ -121,7 +118,6 @@ def test_a_damaged_newest_checkpoint_is_reported_and_set_aside_and_the_one_befor
     DAMAGES[sentence](folder / "checkpoint-000000000003-000000000003")
     said: list[str] = []
     loaded = checkpoint.load(folder, said.append)
-    assert loaded is not None
     assert loaded.state == state(2)
     assert len(said) == 1
     assert "set aside as corrupt-checkpoint-000000000003-000000000003" in said[0]
@@ -161,7 +157,6 @@ def test_killed_at_any_moment_a_save_leaves_the_checkpoint_before_or_the_new_one
                 assert torch.equal(loaded.tensors["master.w"], tensors(loaded.state.step)["master.w"]), cut.where
             saved(folder, state(5), tensors(5))
             again = checkpoint.load(folder, silent)
-            assert again is not None
             assert again.state == state(5), cut.where
 
 
@@ -185,7 +180,6 @@ def test_a_checkpoint_of_two_ranks_is_read_whole_and_has_the_form_of_that_of_one
     path = checkpoint.save(folder, 3, 4, lambda: state(4), in_two_parts)
     assert {one.name for one in path.iterdir()} == {*PARTS, "state.msgpack"}
     loaded = checkpoint.load(folder, silent)
-    assert loaded is not None
     assert loaded.state == state(4)
     assert {name: tensor.tolist() for name, tensor in loaded.tensors.items()} == {
         name: tensor.tolist() for name, tensor in tensors(4).items()
@@ -216,7 +210,6 @@ def test_a_damaged_part_of_a_checkpoint_of_two_ranks_is_noticed(folder: Path, da
     damage(checkpoint.save(folder, 3, 4, lambda: state(4), in_two_parts))
     said: list[str] = []
     loaded = checkpoint.load(folder, said.append)
-    assert loaded is not None
     assert loaded.state == state(3)
     assert len(said) == 1
 
@@ -232,7 +225,6 @@ def test_a_save_on_a_full_disk_fails_and_leaves_the_others_intact(
         saved(folder, state(4), tensors(4))
     monkeypatch.undo()
     loaded = checkpoint.load(folder, silent)
-    assert loaded is not None
     assert loaded.state.step == 3
     assert not list(folder.glob(".*"))
 
@@ -270,6 +262,5 @@ def test_a_state_that_cannot_be_finished_leaves_the_checkpoint_before(folder: Pa
         checkpoint.save(folder, 0, 9, finished, lambda partial: write_whole(partial, tensors(9)))
     after = checkpoint.load(folder, print)
     assert before is not None
-    assert after is not None
     assert after.state == before.state
     assert not list(folder.glob(".*"))

@@ -21,7 +21,6 @@ def test_it_ends_once_its_pipe_is_closed_and_not_before(repository: Path) -> Non
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=repository) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == b"watches\n"
         process.stdin.write(b"a call that rank 0 will read")
         process.stdin.flush()

@@ -33,7 +33,6 @@ def world(tmp_path: Path) -> Iterator[AuditWorld]:
     yield world
     check_sums(world.group_service.database)
     world.group_service.ledger.verify()
-    world.close()
 
 
 def drawn(number: int, version: int = 1) -> DrawnLease:
@@ -106,7 +105,6 @@ def test_the_share_of_leases_is_that_of_the_setting(tmp_path: Path) -> None:
     owners = {node for (node,) in world.group_service.database.all("SELECT node FROM leases WHERE twin = 'audit'")}
     assert owners == {ALICE, BOB, CAROL}
     check_sums(world.group_service.database)
-    world.close()
 
 
 # --- who is asked
@@ -149,7 +147,6 @@ def test_served_tasks_have_no_audits_and_the_share_0_turns_them_off(tmp_path: Pa
         world = AuditWorld(tmp_path / folder, **terms)
         world.given(ALICE)
         assert world.group_service.audits.pairs.draws.waiting(1, 0) == []
-        world.close()
 
 
 def test_a_lease_of_a_class_that_is_not_exact_is_neither_drawn_nor_an_audit(
@@ -176,7 +173,6 @@ def test_no_field_of_an_audit_tells_that_it_is_one(tmp_path: Path) -> None:
     assert audit.expires == other.expires
     assert abs(len(encode(audit)) - len(encode(other))) < 16  # prompts differ
     assert all(world.submit(group(lease), BOB) for lease in (audit, other))
-    world.close()
 
 
 # --- agreement
@@ -269,17 +265,14 @@ def test_equal_groups_that_the_scorer_refuses_are_checked_by_another_process_and
     before = [world.group_service.ledger.balance(account) for account in accounts]
     for _ in range(2):
         review = world.group_service.reviews.next(appeals=False)
-        assert review is not None
         assert review.by == "audit"
         waiting = world.group_service.reviews.group(review)
-        assert waiting is not None
         verdict = judge(waiting.submission.rollouts, honest_scores(waiting.submission))
         assert world.group_service.answer_review(review, verdict, waiting.lease, world.now) == "ok"
     assert world.group_service.reviews.next(appeals=False) is None
     for account, balance in zip(accounts, before, strict=True):
         assert world.group_service.ledger.balance(account) > balance
     basis = basis_of(world.group_service.database, world.group_service.classes, one.id)
-    assert basis is not None
     assert basis.receipt.code == "reversed-paid"
     assert basis.threshold.startswith("the submitted token may be worse"), "of the first verdict"
     assert basis.statistic.startswith("seeded-choice; its figures gave way")
@@ -290,7 +283,6 @@ def test_a_refusal_that_an_equal_accepted_group_speaks_against_is_checked(world:
     world.refused(one, ["1", "2"])
     assert world.answered(other, texts=["1", "2"]).verdict == "accepted"
     review = world.group_service.reviews.next(appeals=False)
-    assert review is not None
     assert review.lease == one.id
     assert world.facts(other)["audited"] == "exact"
     assert world.view.doubted == 1
@@ -368,5 +360,4 @@ def test_no_lease_comes_later_than_without_audits(tmp_path: Path) -> None:
                 world.answered(answer)
             world.now += 500
         given.append(moments)
-        world.close()
     assert all(with_audits or not without for without, with_audits in zip(*given, strict=True))
