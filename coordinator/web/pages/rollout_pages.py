@@ -73,9 +73,9 @@ class RolloutPages:
         if sample and not (sample.isdecimal() and len(sample) < 6 and int(sample) < len(group.answers)):
             raise web.HTTPNotFound(text=f"the group has the answers 0 to {len(group.answers) - 1}")
         chosen = group.answers[int(sample)] if sample else None
-        values = {"base": "../", "group": group, "chosen": chosen, "band": band}
-        bounds = {"most": MOST_TEXT, "most_tokens": MOST_TOKENS}
-        return _html(await self._read(lambda: page.render("rollout.html", **values, **bounds)))
+        values: dict[str, Any] = {"base": "../", "group": group, "chosen": chosen, "band": band}
+        values |= {"most": MOST_TEXT, "most_tokens": MOST_TOKENS}
+        return _html(await self._read(lambda: page.render("rollout.html", values)))
 
     async def _read(self, action: Callable[[], T]) -> T:
         async with self._reading:
