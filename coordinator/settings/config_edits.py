@@ -36,8 +36,8 @@ _MOST_WORD: Final = 80
 
 
 def list_settings(path: Path, key: str | None, *, origin: bool, env: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Return lines "key = value  # meaning" of the settings in force. `path`: coordinator.toml. `key`: None lists all, a section its own.
-    `origin`: show the source of each value in place of its meaning. Raises `SettingsFault`."""
+    """Return lines "key = value  # meaning" of the settings in force. `path`: coordinator.toml. `key`: None lists all,
+    a section its own. `origin`: show the source of each value in place of its meaning. Raises `SettingsFault`."""
     settings, origins = config.load_with_origins(path, env=env)
     for name, value, _, meaning in _rows(settings, key):
         yield f"{name} = {text_of(value)}  # {f'from {origins[name]}' if origin else meaning}"

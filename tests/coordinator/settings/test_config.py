@@ -199,6 +199,14 @@ BAD = {
         {"https": {"listen": ["/ip4/0.0.0.0/tcp/70000"]}},
         "https: listen has '/ip4/0.0.0.0/tcp/70000': write /ip4/0.0.0.0/tcp/4310 or the like",
     ),
+    "a host that is no address": (
+        {"network": {"advertise": ["run.example.org"]}},
+        "network: advertise has 'run.example.org': write /dns4/run.example.org/tcp/4310 or the like",
+    ),
+    "a relay without its id": (
+        {"network": {"relays": ["/dns4/relay.example.org/tcp/4101"]}},
+        "network: relays has '/dns4/relay.example.org/tcp/4101': write all that `echo2-coord relay` prints",
+    ),
     "a port that nodes do not dial": (
         {"network": {"advertise": ["/dns4/run.example.org/tcp/80"]}},
         "network: advertise has '/dns4/run.example.org/tcp/80': nodes dial port 443, and ports from 1024 on, and no",
