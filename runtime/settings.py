@@ -48,6 +48,8 @@ _WANTED_KINDS: Final = {
     "finite_number": "a finite number",
 }
 """pydantic's type of error -> the expected value in plain words, where pydantic's own words are for programmers."""
+_WITH_UNIT: Final = re.compile(r"[\d.,]+ ?[A-Za-z%]+(/s)?")
+"""A number with a unit, as in 2GB."""
 _REMOVAL_WORDS: Final = frozenset(("", "unset", "none", "null", "default"))
 
 
@@ -182,6 +184,8 @@ class Loader(Generic[M]):
         wanted = _WANTED_KINDS.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
         if error["type"] == "string_pattern_mismatch":
             wanted = f"like {' or '.join(map(str, self.field(key).examples or ['its description']))}"
+        if wanted.endswith("number") and _WITH_UNIT.fullmatch(str(error["input"])):
+            wanted += " without a unit"
         given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
         return f"{key} should {wanted if wanted.startswith(('have', 'match')) else f'be {wanted}'}, not {_short(given)}"
 

@@ -29,6 +29,7 @@ def backup(
         print(f"{file} has {copied.sentence()}")
         print("keys, model and checkpoints are not in it: `backup` without --database copies all")
         return
+    run_backup.check(RunFolder(home), file)
     done = run_backup.backup(RunFolder(home), file, _passphrase(new=True), command_options.now())
     print(f"{file} has {done.files} files, {done.nbytes / 1e6:,.1f} MB, and {done.copied.sentence()}")
     print("without its passphrase nobody restores it, you included; the files of your tasks outside are not in it")

@@ -136,7 +136,7 @@ def _print_signed(config: "CoordinatorConfig") -> None:
     print(f"  {'pay':<14}{pay}")
     for key in (*SIGNED_KEYS, "kind", "template", "thinking"):
         value = getattr(config.run, key)
-        value = "not passed to the template" if value is None else value
+        value = "not passed to the template" if value is None else "not stated" if value == "" else value
         print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
 
 
@@ -174,7 +174,7 @@ config_app = CommandApp(help="Settings of a run: a variable overrides coordinato
 
 @config_app.command("get")
 def config_get(
-    key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
+    key: Annotated[str | None, typer.Argument(help="One key, or a section; absent: all.")] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
     home: Home = Path("."),
 ) -> None:

@@ -63,14 +63,21 @@ class BackedUp(NamedTuple):
     nbytes: int
 
 
-def backup(place: RunFolder, file: Path, passphrase: str, now: int) -> BackedUp:
-    """Write the archive of a run (rules 1 to 3). `now`: ms. Raises `LocalFault`, `Tampered`."""
-    _check_passphrase(passphrase)
+def check(place: RunFolder, file: Path) -> bytes:
+    """Check that there is a run, and that its archive may be written to `file`, before anybody types a passphrase.
+    Return the run's id. Raises `LocalFault`, `Tampered`."""
+    _, chain, _, _ = setup.read_documents(place)
     if file.exists() or file.is_symlink():
         raise LocalFault(f"{file} is there already: name another file")
     if place.path.resolve() in file.resolve().parents:
         raise LocalFault(f"{file} is inside the run folder, and would be lost with it: name a file outside")
-    _, chain, _, _ = setup.read_documents(place)
+    return chain[-1].run
+
+
+def backup(place: RunFolder, file: Path, passphrase: str, now: int) -> BackedUp:
+    """Write the archive of a run (rules 1 to 3). `now`: ms. Raises `LocalFault`, `Tampered`."""
+    _check_passphrase(passphrase)
+    run = check(place, file)
     copy = hidden_path(file.with_name(f"{file.name}.sqlite"))
     descriptors.raise_limit()
     try:
@@ -80,7 +87,7 @@ def backup(place: RunFolder, file: Path, passphrase: str, now: int) -> BackedUp:
             copy.unlink(missing_ok=True)
             copied = ledger_backup.backup(place, copy, now)
             members.append(_open(copy, "run.sqlite", opened))
-            files = run_archive.write(archive, iter(members), private, chain[-1].run, passphrase, now)
+            files = run_archive.write(archive, iter(members), private, run, passphrase, now)
             archive.flush()
             with run_archive.reading(hidden_path(file), passphrase) as written:
                 written.extract(None)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.installation import command_adding
 
 Tool = Literal["tensorboard", "trackio", "wandb"]
 TOOLS: Final[tuple[Tool, ...]] = get_args(Tool)
@@ -210,7 +211,7 @@ def _of_extra(package: str, extra: str, nbytes: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise LocalFault(f"{package} is not installed: install the extra {extra} ({nbytes})") from error
+        raise LocalFault(f"{package} is not installed ({nbytes}): {command_adding(extra)}") from error
 
 
 @contextlib.contextmanager

@@ -316,8 +316,10 @@ def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     sections_found: dict[str, dict[str, Any]] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not (equals and "." in key):
-            raise SettingsFault(f"{word!r} is not a setting: write section.key=value, as in web.port=8421")
+        if not equals:
+            raise SettingsFault(f"{word!r} has no value: write section.key=value, as in web.port=8421")
+        if "." not in key:
+            raise SettingsFault(_LOADER.unknown([key]))
         for section, values in _LOADER.from_text(key, text).items():
             sections_found.setdefault(section, {}).update(values)
     return sections_found

@@ -38,7 +38,9 @@ def toml(config: CoordinatorConfig) -> str:
     ]  # fmt: skip
     for name, model in sections():
         section = getattr(config, name)
-        parts += [f"# {comment}" for comment in textwrap.wrap(model.__doc__ or "", 110)] + [f"[{name}]"]
+        parts += [f"# {comment}" for comment in textwrap.wrap(" ".join((model.__doc__ or "").split()), 110)] + [
+            f"[{name}]"
+        ]
         for key, field in model.model_fields.items():
             value = getattr(section, key)
             if not is_first(name, key) and value == field.default:

@@ -36,8 +36,8 @@ _MOST_WORD: Final = 80
 
 
 def list_settings(path: Path, key: str | None, *, origin: bool, env: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Return lines "key = value  # meaning" of the settings in force. `path`: coordinator.toml. `key`: None lists all.
-    `origin`: show the source of each value in place of its meaning. Raises `SettingsFault`."""
+    """Return lines "key = value  # meaning" of the settings in force. `path`: coordinator.toml. `key`: None lists all,
+    a section its own. `origin`: show the source of each value in place of its meaning. Raises `SettingsFault`."""
     settings, origins = config.load_with_origins(path, env=env)
     for name, value, _, meaning in _rows(settings, key):
         yield f"{name} = {text_of(value)}  # {f'from {origins[name]}' if origin else meaning}"
@@ -151,12 +151,12 @@ def _is_live(section: str, name: str) -> bool:
 
 
 def _rows(settings: CoordinatorConfig, key: str | None) -> Iterator[tuple[str, Any, Any, str]]:
-    """Return (key, value, default, meaning) of each setting."""
-    if key is not None:
+    """Return (key, value, default, meaning) of each setting, of those of a section, or of one key."""
+    if key is not None and key not in dict(sections()):
         config.from_assignments([f"{key}="])  # names the nearest one where there is no such key
     for section, model in sections():
         for name, field in model.model_fields.items():
-            if key in (None, f"{section}.{name}"):
+            if key in (None, section, f"{section}.{name}"):
                 value = getattr(getattr(settings, section), name)
                 yield f"{section}.{name}", value, field.get_default(call_default_factory=True), field.description or ""
 

@@ -18,6 +18,16 @@ def _check_listen(addresses: Texts, key: str = "listen") -> None:
             raise ValueError(f"{key} has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
 
 
+def _check_dialled(section: "NetworkSection") -> None:
+    """Check the addresses that nodes dial, and those of relays: a host alone is none."""
+    for address in section.advertise:
+        if address_of(address).port is None:
+            raise ValueError(f"advertise has {address!r}: write /dns4/run.example.org/tcp/4310 or the like")
+    for address in section.relays:
+        if address_of(address).port is None or not address_of(address).peer:
+            raise ValueError(f"relays has {address!r}: write all that `echo2-coord relay` prints, from /dns to its id")
+
+
 def _check_ports(addresses: Texts, key: str) -> None:
     """Check that nodes dial the ports of these addresses; of port 0 the system chooses a free one."""
     for address in addresses:
@@ -110,6 +120,7 @@ class NetworkSection(Section):
             TrustedProxies(self.trusted_proxies)
         except ValueError as error:
             raise ValueError(f"trusted_proxies: {error}") from None
+        _check_dialled(self)
         _check_ports(self.advertise or self.listen, "advertise" if self.advertise else "listen")
         _check_ports(self.relays, "relays")
         return self

@@ -69,8 +69,9 @@ def decay(settings: RateSettings, step: int) -> float:
     return end + (1 - end) * fall
 
 
-def describe_rate(settings: RateSettings) -> str:
-    peak = f"{settings.learning_rate:g}"
+def describe_rate(settings: RateSettings, factor: float = 1.0) -> str:
+    """Describe the rate for people. `factor`: that of rollbacks."""
+    peak = f"{settings.learning_rate:g}" + f" x {factor:g} by rollbacks" * (factor != 1)
     if settings.schedule == "constant":
         return peak
     if settings.schedule == "steps":

@@ -233,7 +233,7 @@ STEP_RULES: Final[Mapping[str, StepRule]] = {
     "entropy-high": StepRule("entropy is far above its start", f"{_LOWER_RATE}: the policy forgets", _entropy_high),
     "entropy-low": StepRule(
         "entropy is far below its start",
-        f"{_LOWER_RATE} or raise `learner.eps_high`: nothing is tried any more",
+        f"{_LOWER_RATE} or raise `learner.eps_high`: the policy tries nothing new",
         _entropy_low,
     ),
     "same-answer": StepRule(

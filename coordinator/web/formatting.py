@@ -1,8 +1,10 @@
 """Formatting of numbers for people. Pure; used as template filters."""
 
+import html
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
 
+_COMMAND = re.compile(r"`([^`]+)`")
 _PROJECT = re.compile(r"@ git\+(https://[\w.-]+(?::\d+)?(?:/[\w.~-]+)+)")
 
 
@@ -98,3 +100,8 @@ _LIMITS = {
 def refused_limit(limit: str) -> str:
     """Return the sentence for a limit on connections, by its code, with the setting to change."""
     return _LIMITS.get(limit, limit)
+
+
+def mark_commands(sentence: str) -> str:
+    """Return a sentence with commands in backquotes as HTML: "`a` <b>" -> "<code>a</code> &lt;b&gt;"."""
+    return _COMMAND.sub(r"<code>\1</code>", html.escape(sentence))

@@ -211,7 +211,7 @@ def _environment() -> Environment:
         formatting.points,
         formatting.amount,
     )
-    texts = (formatting.clip_identity, formatting.refused_limit, formatting.project_address)
+    texts = (formatting.clip_identity, formatting.refused_limit, formatting.project_address, formatting.mark_commands)
     named = (*lengths, *numbers, *texts)
     environment.filters |= {function.__name__: function for function in named}
     environment.filters |= {"percent": charts.percent, "minute": minute, "instant": instant, "static": static_address}

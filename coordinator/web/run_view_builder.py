@@ -200,7 +200,7 @@ class RunViewBuilder:
         config = self.run.config.run
         at = self.group_service.progress
         latest = self.publisher.latest
-        history = self.training.history
+        history, guard = self.training.history, self.training.guarding.view()
         registry, window = self.group_service.registry, self.group_service.leases.window
         state = RunState(
             run=self.run.id.hex(), name=config.name, model=config.model, parameters=self.training.parameters,
@@ -208,10 +208,10 @@ class RunViewBuilder:
             version=latest.version if latest else 0, step=at.steps_made if at else 0,
             steps_wanted=self.training.last_step, staleness_limit=config.staleness, group_size=config.group_size,
             batch_groups=config.batch_groups, objective=objective_choices.describe_loss(self.run.config.learner),
-            learning_rate=describe_rate(self.run.config.learner), idle=self.training.utilisation.idle,
+            learning_rate=describe_rate(self.run.config.learner, guard.rate), idle=self.training.utilisation.idle,
             window=window.batches if window.last.windows else None, buffered=self.group_service.count_buffered(),
             undecided=0, running=0, received=0, accepted=0, too_old=0, refused={}, unscored=0,
-            trouble=public_trouble(self.training.watch.view()), guard=public_guard(self.training.guarding.view()),
+            trouble=public_trouble(self.training.watch.view()), guard=public_guard(guard),
             expired=0, staleness=list(self.group_service.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],

@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[str, int, str]] = {
     # backup and restore
     "backup: a file that is there": ("backup {file} --home {run}", 78, "is there already: name another file"),
     "backup: a file in the run folder": ("backup {run}/copy --home {run}", 78, "is inside the run folder"),
-    "backup: a folder that is no run": ("backup {new} --home {none}", 78, "no run in"),
+    "backup: a folder that is no run": ("backup {new} --home {none} PASS=", 78, "no run in"),
     "backup: a passphrase too short": ("backup {new} --home {run} PASS=short", 78, "passphrase"),
     "backup: no passphrase": ("backup {new} --home {run} PASS=", 78, "set ECHO2_BACKUP_PASSPHRASE"),
     "restore: a file that is not there": ("restore {none} --home {new}", 78, "{none}"),

@@ -199,6 +199,14 @@ BAD = {
         {"https": {"listen": ["/ip4/0.0.0.0/tcp/70000"]}},
         "https: listen has '/ip4/0.0.0.0/tcp/70000': write /ip4/0.0.0.0/tcp/4310 or the like",
     ),
+    "a host that is no address": (
+        {"network": {"advertise": ["run.example.org"]}},
+        "network: advertise has 'run.example.org': write /dns4/run.example.org/tcp/4310 or the like",
+    ),
+    "a relay without its id": (
+        {"network": {"relays": ["/dns4/relay.example.org/tcp/4101"]}},
+        "network: relays has '/dns4/relay.example.org/tcp/4101': write all that `echo2-coord relay` prints",
+    ),
     "a port that nodes do not dial": (
         {"network": {"advertise": ["/dns4/run.example.org/tcp/80"]}},
         "network: advertise has '/dns4/run.example.org/tcp/80': nodes dial port 443, and ports from 1024 on, and no",
@@ -254,6 +262,8 @@ def test_the_error_for_a_wrong_value_names_its_source() -> None:
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "2"}, flags={"web": {"port": -1}})
     with pytest.raises(SettingsFault, match=r"^ECHO2_COORD_WEB_PORT: web\.port should be a whole number, not 'x'"):
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "x"})
+    with pytest.raises(SettingsFault, match=r"store\.budget_bytes should be a whole number without a unit, not '2GB'"):
+        config.parse({}, source="it", flags=config.from_assignments(["store.budget_bytes=2GB"]))
     with pytest.raises(
         SettingsFault, match="unknown environment variable ECHO2_COORD_WEB_PRT; did you mean ECHO2_COORD_WEB_PORT"
     ):
@@ -263,8 +273,9 @@ def test_the_error_for_a_wrong_value_names_its_source() -> None:
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("web.port", "is not a setting"),
-        ("port=3", "is not a setting"),
+        ("web.port", "^'web.port' has no value: write section.key=value"),
+        ("port=3", r"did you mean \S*\.port\?"),
+        ("batch_groups=3", r"^unknown section or key batch_groups; did you mean run\.batch_groups\?"),
         ("wep.port=3", r"did you mean web\?"),
         ("web.prt=3", r"did you mean web\.port\?"),
     ],

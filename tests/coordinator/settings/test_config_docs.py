@@ -9,6 +9,7 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 def test_the_written_settings_read_back_as_the_defaults() -> None:
     written = config_docs.toml(CoordinatorConfig())
     assert config.parse(tomllib.loads(written), source="it") == CoordinatorConfig()
+    assert not [row for row in written.splitlines() if row.startswith("#") and "  " in row]
 
 
 def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:

@@ -67,7 +67,7 @@ def test_a_removed_key_has_its_default_again(path: Path) -> None:
         ("run.stepz=1", r"did you mean run\.steps"),
         ("learner.learning_rat=1", r"did you mean learner\.learning_rate"),
         ("learner.batch_groups=1", r"did you mean run\.batch_groups"),
-        ("steps=1", "write section.key=value"),
+        ("steps=1", r"did you mean run\.steps"),
         ("run.steps", "write section.key=value"),
         ("", "write section.key=value"),
         ("run.steps=many", "run.steps should be"),
@@ -143,6 +143,11 @@ def test_settings_are_listed_with_meaning_or_origin(path: Path) -> None:
     assert len(list(config_edits.list_settings(path, None, origin=False, env={}))) > 100
     with pytest.raises(SettingsFault, match="did you mean"):
         list(config_edits.list_settings(path, "web.prt", origin=False, env={}))
+    with pytest.raises(SettingsFault, match=r"did you mean learner\.learning_rate\?"):
+        list(config_edits.list_settings(path, "learning_rate", origin=False, env={}))
+    of_section = list(config_edits.list_settings(path, "store", origin=False, env={}))
+    assert len(of_section) > 1
+    assert all(row.startswith("store.") for row in of_section)
 
 
 def test_only_what_differs_is_in_the_differences(path: Path) -> None:

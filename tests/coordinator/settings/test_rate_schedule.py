@@ -57,5 +57,6 @@ def test_a_schedule_that_cannot_be_is_refused_in_one_sentence(words: list[str], 
 
 def test_a_schedule_is_described_in_words() -> None:
     assert describe_rate(Hyper(learning_rate=3e-4)) == "0.0003"
+    assert describe_rate(Hyper(learning_rate=3e-4), 0.5) == "0.0003 x 0.5 by rollbacks"
     assert describe_rate(COSINE) == "1, cosine to 0.2 of it at step 14"
     assert describe_rate(POINTS) == "1, 0.5 of it from step 5, 0.1 of it from step 9"

@@ -15,6 +15,7 @@ from echo2.coordinator.web.charts import percent
         (percent, 0.65, "65 %"),
         (percent, 0.0, "0 %"),
         (percent, 1.0, "100 %"),
+        (formatting.mark_commands, "`a` <b> `", "<code>a</code> &lt;b&gt; `"),
         (formatting.count, 1234567, "1,234,567"),
         (formatting.count, 12_345_678, "12.3 M"),
         (formatting.short, 567_936, "568 k"),

@@ -35,7 +35,7 @@ def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
     html, metrics = page.page(state), prometheus.exposition(state)
     assert "reverse &lt;b&gt; solves 0.000" in html
     assert "No lease is granted and no step is made" in html
-    assert REMEDY in html
+    assert "The operator decides: <code>echo2-coord policy rollback</code> publishes version 10 again." in html
     assert rows(state, "paused") == [f"paused   {WHY}; {REMEDY}"]
     assert rows(state, "guard") == ["guard    best version 10; reverse has 2 % of its best"]
     families = {family.name: family for family in text_string_to_metric_families(metrics.decode())}
