@@ -104,7 +104,7 @@ BAD_SETTINGS = {
     "no quiet": ("quiet = 0\n", {}, "quiet should be greater than or equal to 1, not 0"),
     "a negative quiet": ("", {"ECHO2_QUIET": "-1"}, "quiet should be greater than or equal to 1, not -1"),
     "an endless quiet": ("quiet = inf\n", {}, "quiet should be"),
-    "a quiet of a word": ("", {"ECHO2_QUIET": "1h"}, "quiet should be a number, not '1h'"),
+    "a quiet of a word": ("", {"ECHO2_QUIET": "1h"}, "quiet should be a number without a unit, not '1h'"),
     "devices as a number": ("", {"ECHO2_DEVICES": "5"}, "ECHO2_DEVICES: devices should be a table, not 5"),
     "a device as a number": ("[devices]\n1 = 5\n", {}, r"\[devices.1\] should be a section of settings, not 5"),
     "a device that no machine has": ("[devices.gpu1]\nduty = 50\n", {}, "devices: has 'gpu1': name a device by its"),
