@@ -187,8 +187,8 @@ def export_page(
 
 @running_app.command()
 def doctor(home: Home = Path(".")) -> None:
-    """Say whether keys, child processes, newcomers, addresses, disk, memory, tasks, clock, page and rates are in order,
-    and what to do for each that is not."""
+    """Say whether keys, child processes, newcomers, addresses, ports, disk, memory, tasks, clock, page and rates are in
+    order, and what to do for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup

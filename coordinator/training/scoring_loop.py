@@ -103,6 +103,8 @@ class Scoring:
     """Whether an evaluation waits for an environment (rule 5)."""
     _evaluate_from: float = 0.0
     """Before then nothing is evaluated, as an environment is away (rule 5), seconds."""
+    _look: asyncio.TimerHandle | None = None
+    """The next look whether the learner still waits (rule 1)."""
 
     @property
     def working(self) -> list[GroupVisits]:
@@ -156,9 +158,15 @@ class Scoring:
         since = self.clock() if self._evaluating else self._wanted_since
         await self.visits.judge_waiting(None if since is None else since + self._patience())
         if version is not None and not waiting:
-            asyncio.get_running_loop().call_later(LOOK_SECONDS, self.arrived.set)
+            self._look_soon()
             return False
         return waiting or await self._make_answer()
+
+    def _look_soon(self) -> None:
+        """Have another round after `LOOK_SECONDS`: one, however many rounds asked for it."""
+        if self._look is not None:
+            self._look.cancel()
+        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self.arrived.set)
 
     async def _meanwhile(self, work: Awaitable[T]) -> T:
         """Await work of an environment; meanwhile the scorer has its other rounds (rule 5)."""

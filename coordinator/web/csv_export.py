@@ -5,11 +5,11 @@ A text that a spreadsheet would run as a formula is prefixed with an apostrophe,
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Sequence
 
 from echo2.coordinator.metrics.market_views import MarketView
 from echo2.coordinator.metrics.views import NodeRow
+from echo2.runtime.spreadsheet_formula import is_formula
 
 CONTENT_TYPE = "text/csv; charset=utf-8"
 COLUMNS = (
@@ -19,9 +19,6 @@ COLUMNS = (
 """Fields of `NodeRow`, which states their units. Only the JSON has refusals by reason."""
 PAY_COLUMNS = ("place", "rank", "price", "work", "pay", "unvested", "accrued", "payable")
 """Fields of `NodePay`, which follow in a run with a market. Amounts are 10^-9 of the run's currency."""
-_FORMULA = re.compile(r"[\s\0-\x20\x7f\u200b\ufeff]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
-"""Begin of a text that some spreadsheet runs, as in coordinator/rails/csv_file.py: full-width forms too, and behind
-blanks."""
 
 
 def of_nodes(nodes: Sequence[NodeRow], *, market: bool = False) -> str:
@@ -55,6 +52,6 @@ def cell(value: object) -> object:
     """Return a value as a cell has it: text that a spreadsheet would run as a formula behind an apostrophe."""
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, str) and _FORMULA.match(value):
+    if isinstance(value, str) and is_formula(value):
         return f"'{value}"
     return value

@@ -125,7 +125,8 @@ def caps(
     gpu: Device = None,
     home: Home = None,
 ) -> None:
-    """Show the caps in force, or change them in the running node until it ends. With --gpu: the duty of that device."""
+    """Show the caps in force, or change them in the running node until it ends. A duty is that of --gpu, else of all
+    devices."""
     for one in changes or ():
         if "=" not in one:
             raise BadConfig(f"write a value behind {one}, as in `echo2-node caps uplink=4`")

@@ -100,7 +100,7 @@ class DeviceLimits:
         try:
             while self._config.devices or self._config.hottest is not None or self._power:
                 self._name_unused()
-                readings = await self._sensors.read_all(self._engines) if self._sensors else []
+                readings = await self._sensors.read_all(self._engines) if self._sensors and self._needs_sensors else []
                 for number, reading in enumerate(readings or [NOTHING_READ] * len(self._engines)):
                     await self._look(number, reading)
                 await asyncio.sleep(LOOK_SECONDS)
@@ -109,6 +109,11 @@ class DeviceLimits:
             for limit in set_limits:
                 with contextlib.suppress(OSError):
                     limit.put_back()
+
+    @property
+    def _needs_sensors(self) -> bool:
+        """Whether some limit is kept by what is read: a table may have a duty or a reserve alone."""
+        return bool(self._power) or any(limit is not None for limit in self._config.by_device("hottest").values())
 
     async def _cap_power(self) -> list[PowerLimit]:
         """Set the drivers' limits, and say where that is not possible (rule 2); return those that were set."""

@@ -106,7 +106,8 @@ def metrics() -> str:
     """Return the page of the metrics that `/metrics` has, of a run with a market."""
     parts = [
         "# Metrics", "", "*For operators who watch a run with Prometheus. Look up one metric.*", "", MADE,
-        "The page's port serves them at `/metrics`. Metrics of the market exist in runs that pay money.", "",
+        "The page's port serves them at `/metrics`. Metrics of the market exist in runs that pay money, and "
+        "those of a node once it has accepted work.", "",
         *rows("metric", "type", "labels", "meaning"),
     ]  # fmt: skip
     for name, (kind, labels, meaning) in sorted(metric_rows().items()):

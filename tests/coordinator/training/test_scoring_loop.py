@@ -129,6 +129,27 @@ async def test_no_evaluation_begins_while_the_learner_waits_for_groups_on_their_
     assert begun == [since + 2_000]
 
 
+async def test_rounds_that_find_the_learner_waiting_have_one_look_together(
+    world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[bool]()
+
+    class CountedEvent(asyncio.Event):
+        def set(self) -> None:
+            looks.append(True)
+
+    monkeypatch.setattr(scoring_loop, "LOOK_SECONDS", 0.01)
+    scoring.arrived = CountedEvent()
+    evaluated(scoring, world, HostedTask(TEXT))
+    world.lease()
+    world.group_service.leases.window.wait(world.now)
+    for _ in range(20):
+        assert not await scoring.round()
+    looks.clear()
+    await asyncio.sleep(0.1)
+    assert len(looks) == 1
+
+
 async def test_where_no_group_is_on_its_way_or_the_learner_does_not_wait_an_evaluation_begins_at_once(
     world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:

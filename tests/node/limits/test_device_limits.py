@@ -23,8 +23,10 @@ class StandInSensors(DeviceSensors):
     def __init__(self) -> None:
         super().__init__(_no_cards, Path("/nowhere"))
         self.shown, self.limit = DeviceReading(temperature=50.0, watts=100.0), None  # type: PowerLimit | None
+        self.looks = 0
 
     def read(self, device: str, name: str) -> DeviceReading:
+        self.looks += 1
         return self.shown
 
     def power_limit(self, device: str, name: str) -> PowerLimit | None:
@@ -170,6 +172,18 @@ async def test_each_device_has_its_own_heat_and_power(small_run: SmallRun) -> No
             ("cuda:1", "the device has 75 °C, of at most 70 (setting"),
         ]  # fmt: skip
         assert put == [150]
+
+
+@pytest.mark.parametrize(("limit", "looked"), [({"duty": 50}, False), ({"hottest": 80.0}, True)])
+@on_fake_clock
+async def test_sensors_are_read_for_heat_and_power_alone(
+    small_run: SmallRun, limit: dict[str, float], looked: bool
+) -> None:
+    sensors = StandInSensors()
+    async with small_run.working(devices={"cpu": limit}, sensors=sensors) as node:
+        await until(lambda: node.daemon.rollouts.working)
+        await asyncio.sleep(3 * LOOK_SECONDS)
+    assert (sensors.looks > 0) == looked
 
 
 def test_a_driver_that_hangs_keeps_one_thread() -> None:
