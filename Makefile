@@ -307,7 +307,7 @@ test-web: .browser/.installed setup ## the pages in a real Chromium; QUICK=yes: 
 	cd .browser && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
 
-bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (some ten minutes on two cores)
+bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (some four minutes on two idle cores)
 	$(BIN)/python -m benchmarks.harness.start_all
 	$(BIN)/python -m benchmarks.claims
 
