@@ -21,8 +21,8 @@ def arithmetic() -> str:
 
 
 def _program() -> str:
-    """Return a hash of the learner's source files."""
+    """Return a hash of the learner's source files, those of its folders too."""
     hasher = blake3()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         hasher.update(path.read_bytes())
     return hasher.hexdigest(4)
