@@ -120,8 +120,8 @@ class Device(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for which that
-    has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet."""
+    """The facts that a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for
+    which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet."""
 
     lag: int
     since: float

@@ -11,7 +11,7 @@ group is false. Two draws are compared:
     rollouts    some rollouts of every group are checked
 
 Pay is in groups for each group of a cheat's own work: an honest node has 1. *Trained on* is the share of what it hands
-in that is false and accepted. What is saved is of the time of scorer and learner together, for Qwen3-4B, by computed
+in that is false and accepted. The saved share is of the time of scorer and learner together, for Qwen3-4B, by computed
 times of a token; where answers are short, less is saved, for the prompt of a group is passed in any case.
 
 With `--dtype` nodes in that format are judged as well, by the product's bets: of groups of 64 tokens, one in so many is

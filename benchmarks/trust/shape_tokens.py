@@ -97,7 +97,7 @@ class Judged(msgspec.Struct):
 
 
 class Kept:
-    """What is judged so far of each format, in a file. `place`: None: nothing is written."""
+    """The judged tokens of each format so far, in a file. `place`: None: nothing is written."""
 
     def __init__(self, place: Path | None) -> None:
         self._place = place

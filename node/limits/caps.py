@@ -6,7 +6,7 @@ Rules
    device whose own duty is smaller than that of the slow set keeps it.
 2. Bytes of a calendar month (local time) count against `month_up` and `month_down`. Where a month's upload is used up,
    payloads go out at `TRICKLE_MBIT`; where its download is, none are fetched until the next month.
-3. What the owner changes by hand (`echo2-node caps`) changes the set in force, until the node ends. A duty without a
+3. A change by the owner's hand (`echo2-node caps`) is one of the set in force, until the node ends. A duty without a
    device is then that of all: single devices have none of their own any more.
 """
 

@@ -1,8 +1,8 @@
 """The caps that the keys of `echo2-node top` change, one step at a time, by the command `caps`. Pure.
 
 Rules
-1. The caps are the duty of all devices, that of each of several, and the rates of the lines. What is not limited is
-   above the highest step of its ladder.
+1. The caps are the duty of all devices, that of each of several, and the rates of the lines. A cap without a limit
+   stands above the highest step of its ladder.
 """
 
 import math
