@@ -146,7 +146,9 @@ class EnduranceRun:
             state = self._until(lambda state: bool(state.versions), _START)
             for name in NODES:
                 home = ("--home", str(self.folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0")
-                self._start(name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", *home)
+                self._start(
+                    name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", "--priority", "normal", *home
+                )
             thread.start()
             began = time.monotonic()
             try:
@@ -420,6 +422,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         steps = options.steps
         if steps is None:
             pilot = EnduranceRun(folder / "pilot", options.descriptors, None, min(PILOT, options.seconds)).run()
+            if not pilot.state.step:
+                parser.exit(1, f"no step in {pilot.seconds:.0f} s: this machine has no time for the run\n")
             steps = max(2, round(pilot.state.step / pilot.seconds * options.seconds))
             print(f"pilot: {pilot.state.step} steps in {pilot.seconds:.0f} s, so {steps} steps\n", flush=True)
         outcome = EnduranceRun(folder / "whole", options.descriptors, steps, options.seconds).run()
