@@ -91,9 +91,9 @@ class Calibration(Wire, frozen=True):
     at: Milliseconds
 
 
-def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
-    """Return the tables of a class and its `BOUND`, from the honest tokens of its machines (rules 1 to 6). Raises
-    `TooFewTokens`."""
+def fit(machines: Mapping[str, TokenArray], allowance: float = MARGIN_ALLOWANCE) -> dict[str, list[int]]:
+    """Return the tables of a class and its `BOUND`, from the honest tokens of its machines (rules 1 to 6).
+    `allowance`: in place of `MARGIN_ALLOWANCE`, for measurements. Raises `TooFewTokens`."""
     for name, tokens in machines.items():
         if len(tokens) < TOKENS_LEAST:
             raise TooFewTokens(f"machine {name} has {len(tokens)} tokens, the least is {TOKENS_LEAST}")
@@ -102,7 +102,7 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
     fewest = min(map(len, machines.values()))
     pooled = np.concatenate([tokens[np.arange(fewest) * len(tokens) // fewest] for tokens in machines.values()])
     louder = _louder(pooled)
-    tables = {name: _table(name, pooled, louder) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled)]}
+    tables = {name: _table(name, pooled, louder) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled, allowance)]}
     edges = (0, *GAP_EDGES)  # a quarter of the bound's unit
     tables["differs"] = [
         ONE if 2 * p > ONE or edge > 4 * tables[BOUND][0] else p
@@ -116,9 +116,9 @@ def widest(fitted: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
     return {name: [max(bins) for bins in zip(*(one[name] for one in fitted), strict=True)] for name in fitted[0]}
 
 
-def _margin_bound(tokens: TokenArray) -> int:
+def _margin_bound(tokens: TokenArray, allowance: float) -> int:
     drift = int(np.quantile(np.abs(tokens["drift"].astype(np.int64)), 1 - DRIFT_SHARE, method="higher"))
-    return max(1, math.ceil(MARGIN_ALLOWANCE * drift / 4)) if drift < MOST_DRIFT else MOST_MARGIN
+    return max(1, math.ceil(allowance * drift / 4)) if drift < MOST_DRIFT else MOST_MARGIN
 
 
 def _louder(tokens: TokenArray) -> TokenArray:
