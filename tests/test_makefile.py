@@ -97,7 +97,7 @@ def test_an_environment_that_was_interrupted_is_made_anew_and_a_whole_one_is_lef
             {"OFFERED": "2.12.0+cpu, 12.13.0+cpu, 2.13.0+cpu5, 2.13.0"},
             "-r requirements-torch.lock -r requirements-torch-cuda.lock",
         ),
-        "a lock is named": ({"OFFERED": "2.13.0+cpu", "TORCH_LOCK": "my own.lock"}, "-r my own.lock"),
+        "a lock is named": ({"OFFERED": "2.13.0+cpu", "TORCH_LOCK": "my torch.lock"}, "-r my torch.lock"),
     }.values(),
     ids=["CPU", "PyPI", "other versions", "own lock"],
 )

@@ -117,7 +117,7 @@ def test_every_installation_checks_hashes_and_builds_without_isolation() -> None
     assert "--require-hashes --no-deps --no-build-isolation" in variables["HASHED_SOURCE"]
     installed = re.findall(r"\$\(PIP_INSTALL\) ([^\n)]*\)?[^\n)]*)", text)
     editable = "--no-deps --no-build-isolation -e ."
-    checked = ("$(HASHED) -r ", "$(HASHED_SOURCE) -r ", "$(HASHED) $(if $(TORCH_LOCK),-r ", editable)
+    checked = ("$(HASHED) -r ", "$(HASHED_SOURCE) -r ", "$(HASHED) $(if $(TORCH_LOCK", editable)
     assert len(installed) >= 14
     assert [command for command in installed if not command.startswith(checked)] == []
     assert re.findall(r"pip (?:install|download)|npm \w+", text) == ["pip install", "npm ci", "pip download", "npm ci"]

@@ -102,7 +102,9 @@ def fit(machines: Mapping[str, TokenArray], allowance: float = MARGIN_ALLOWANCE)
     fewest = min(map(len, machines.values()))
     pooled = np.concatenate([tokens[np.arange(fewest) * len(tokens) // fewest] for tokens in machines.values()])
     louder = _louder(pooled)
-    tables = {name: _table(name, pooled, louder) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled, allowance)]}
+    tables = {name: _table(name, pooled, louder) for name in FITTED_STATISTICS} | {
+        BOUND: [_margin_bound(pooled, allowance)]
+    }
     edges = (0, *GAP_EDGES)  # a quarter of the bound's unit
     tables["differs"] = [
         ONE if 2 * p > ONE or edge > 4 * tables[BOUND][0] else p
