@@ -53,7 +53,7 @@ NOISE_ALLOWANCE: Final = 1.7
 """docs/adr/0085-calibration-by-number-format.md has the figures."""
 DRIFT_SHARE: Final = 1e-3
 MARGIN_ALLOWANCE: Final = 5.0
-"""docs/adr/0071-a-bound-on-each-token.md has the figure."""
+"""docs/adr/0107-the-factor-of-the-bound-stays.md compares it with others."""
 FITTED_STATISTICS: Final = ("differs", "margin", "drift", "above", "below")
 GAP_STATISTICS: Final = frozenset(("differs", "margin"))
 """Statistics of tokens that differ, which the gap decides."""
