@@ -115,7 +115,7 @@ class BoundTrial(NamedTuple):
         return cls(machines, honest, _forced_groups(pair), _groups(pair, GROUPS))
 
     def fitted(self, factor: float = MARGIN_ALLOWANCE) -> list[Tables]:
-        """Return the tables of each Calibration. `factor`: of the bound."""
+        """Return the tables of each Calibration. `factor`: factor of the bound."""
         return [fit(machines, factor) for machines in self.machines]
 
     def share_refused(self, tables: Tables) -> float:
@@ -132,7 +132,7 @@ def bound_claims(
     folder: Path, dtype: Dtype, rollouts: int, tf32: Tf32 | None = None, *, factors: bool = False
 ) -> list[Claim]:
     """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones. `tf32`: see `ModelPair`.
-    `factors`: other factors of the bound too."""
+    `factors`: whether other factors of the bound are compared too."""
     trial = BoundTrial.generate(make_pair(folder, dtype, tf32), rollouts)
     if factors:
         _compare_factors(trial, dtype)

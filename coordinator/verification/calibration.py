@@ -93,7 +93,7 @@ class Calibration(Wire, frozen=True):
 
 def fit(machines: Mapping[str, TokenArray], allowance: float = MARGIN_ALLOWANCE) -> dict[str, list[int]]:
     """Return the tables of a class and its `BOUND`, from the honest tokens of its machines (rules 1 to 6).
-    `allowance`: in place of `MARGIN_ALLOWANCE`, for measurements. Raises `TooFewTokens`."""
+    `allowance`: factor of rule 6; another one only for measurements. Raises `TooFewTokens`."""
     for name, tokens in machines.items():
         if len(tokens) < TOKENS_LEAST:
             raise TooFewTokens(f"machine {name} has {len(tokens)} tokens, the least is {TOKENS_LEAST}")
