@@ -13,8 +13,14 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # lock, which is installed before.
 HASHED := --require-hashes --no-deps --only-binary :all:
 HASHED_SOURCE := --require-hashes --no-deps --no-build-isolation
-# The one exemption: PyTorch, with the CUDA libraries that its file from PyPI names (docs/adr/0038-hashes-in-the-locks.md).
-UNHASHED_TORCH := --only-binary :all: -r requirements-torch.lock
+# PyTorch as pip's settings offer it: the build for CPUs where an index or a folder of theirs has it, else PyPI's, which
+# on Linux needs the libraries of CUDA (docs/adr/0038-hashes-in-the-locks.md). TORCH_LOCK=FILE names a lock of your own
+# for another build. $(call pytorch,ENVIRONMENT)
+CPU_TORCH := $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' requirements-torch-cpu.lock)
+pytorch = locks='-r requirements-torch.lock -r requirements-torch-cuda.lock'; \
+	if $(1)/bin/python -m pip index versions torch 2> /dev/null | grep -wF '$(CPU_TORCH)' > /dev/null; then \
+		locks='-r requirements-torch-cpu.lock'; \
+	fi; $(1)/bin/python $(PIP_INSTALL) $(HASHED) $(if $(TORCH_LOCK),-r '$(TORCH_LOCK)',$$locks)
 
 # One thread to a torch process, and no spinning: on few cores the default costs more than it gives.
 export OMP_NUM_THREADS ?= 1
@@ -73,7 +79,8 @@ setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no c
 
 # What every process would else compile anew at its first import.
 COMPILED := coordinator engines ledger node p2p protocol runtime tasks weights benchmarks tests/support
-LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
+TORCH_LOCKS := requirements-torch.lock requirements-torch-cpu.lock requirements-torch-cuda.lock
+LOCKS := requirements.lock $(TORCH_LOCKS) requirements-build.lock requirements-libp2p.lock
 MADE_OF := pyproject.toml plugins/echo2-rails/pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)
 ifdef ALONE
@@ -81,7 +88,7 @@ ifdef ALONE
 	@echo 'setting up $(VENV), once: about 1.4 GB and 2 to 4 minutes (size and seconds of each step)'
 	$(call step,$(VENV),an empty environment,$(call environment,$(VENV),$(PYTHON)))
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
-	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) $(UNHASHED_TORCH))
+	$(call step,$(VENV),PyTorch of its lock,$(call pytorch,$(VENV)))
 	$(call step,$(VENV),echo2 and its plug-in as they stand in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e . -e plugins/echo2-rails)
 	$(call step,$(VENV),its byte-code,$(BIN)/python -m compileall -q -j 0 $(COMPILED))
 	@touch $@
@@ -186,11 +193,11 @@ test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vll
 		tests/node/test_killed_engines.py $(THREE)
 
 # vLLM pins versions of its own, hence an environment of its own.
-.venv-vllm/.installed: requirements-vllm.lock requirements-torch.lock $(MADE_OF) requirements-libp2p.lock
+.venv-vllm/.installed: requirements-vllm.lock $(TORCH_LOCKS) $(MADE_OF) requirements-libp2p.lock
 ifdef ALONE
 	$(call environment,.venv-vllm,$(PYTHON))
 	.venv-vllm/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-vllm.lock
-	.venv-vllm/bin/python $(PIP_INSTALL) $(UNHASHED_TORCH)
+	$(call pytorch,.venv-vllm)
 	.venv-vllm/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 endif

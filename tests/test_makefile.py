@@ -23,10 +23,12 @@ case "$1 $2" in
 "-m venv") for folder; do :; done; rm -rf "$folder"; mkdir -p "$folder/bin"
   cp "$0" "$folder/bin/python"; [ -n "$INTERRUPTED" ] || touch "$folder/pip"; [ -z "$INTERRUPTED" ] || exit 1 ;;
 "-m pip") [ -f "$(dirname "$0")/../pip" ] || {{ echo "No module named pip" >&2; exit 1; }}
+  case "$*" in *"index versions"*) echo "Available versions: 2.14.1, $OFFERED, 2.12.0"; exit 0 ;; esac
   while [ -f "$CALLS.wait" ]; do touch "$CALLS.reached"; sleep 0.01; done ;;
 esac
 """
-"""Stands in for Python, also in the environment that it makes; only the lock is taken by a real one."""
+"""Stands in for Python, also in the environment that it makes; only the lock is taken by a real one. `OFFERED`:
+versions of PyTorch that pip finds."""
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     made_of = re.findall(r"^MADE_OF := (.*)", text, re.MULTILINE)[0].split()
     for name in {*re.findall(r"requirements[\w-]*\.lock", text), *made_of} - {"Makefile"}:
         (folder / name).touch()
+    (folder / "requirements-torch-cpu.lock").write_text("# 2.12.0+cpu was before\ntorch==2.13.0+cpu \\\n    --hash=x\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text(PYTHON.format(python=sys.executable))
     (tmp_path / "bin/python").chmod(0o700)
@@ -83,6 +86,29 @@ def test_an_environment_that_was_interrupted_is_made_anew_and_a_whole_one_is_lef
     before = (folder.parent / "calls").read_text()
     assert make(folder, target)[0] == 0
     assert (folder.parent / "calls").read_text() == before, "nothing is run for what is there"
+
+
+@pytest.mark.parametrize(
+    ("variables", "lock"),
+    {
+        "the build for CPUs is offered": ({"OFFERED": "2.13.0+cpu, 2.13.0"}, "-r requirements-torch-cpu.lock"),
+        "PyPI's alone is": ({"OFFERED": "2.13.0"}, "-r requirements-torch.lock -r requirements-torch-cuda.lock"),
+        "that of another version is": (
+            {"OFFERED": "2.12.0+cpu, 12.13.0+cpu, 2.13.0+cpu5, 2.13.0"},
+            "-r requirements-torch.lock -r requirements-torch-cuda.lock",
+        ),
+        "a lock is named": ({"OFFERED": "2.13.0+cpu", "TORCH_LOCK": "my torch.lock"}, "-r my torch.lock"),
+    }.values(),
+    ids=["CPU", "PyPI", "other versions", "own lock"],
+)
+def test_pytorch_is_installed_by_hashes_in_the_build_that_pip_is_offered(
+    variables: dict[str, str], lock: str, folder: Path
+) -> None:
+    code, said = make(folder, "setup", **variables)
+    assert code == 0, said
+    calls = (folder.parent / "calls").read_text().splitlines()
+    (installed,) = [one for one in calls if "torch" in one and " install " in one]
+    assert installed.endswith(f" --require-hashes --no-deps --only-binary :all: {lock}")
 
 
 @pytest.mark.parametrize("target", ["setup", "setup-light"])

@@ -90,22 +90,38 @@ LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_every_file_of_a_lock_has_a_hash_but_for_pytorchs(lock: str) -> None:
-    assert unhashed(lock) == ({"torch"} if lock == "requirements-torch.lock" else set())
+def test_every_file_of_a_lock_has_a_hash(lock: str) -> None:
+    assert unhashed(lock) == set()
 
 
-def test_every_installation_checks_hashes_and_builds_without_isolation_but_for_pytorchs() -> None:
+def test_pytorchs_locks_are_of_the_version_that_the_constraints_name() -> None:
+    (pinned,) = re.findall(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert locked("requirements-torch.lock") == {"torch": pinned}
+    assert locked("requirements-torch-cpu.lock") == {"torch": f"{pinned}+cpu"}
+
+
+def test_what_pytorch_for_cuda_needs_is_for_linux_alone_and_of_the_versions_beside_vllm() -> None:
+    text = (ROOT / "requirements-torch-cuda.lock").read_text()
+    needed, beside_vllm = locked("requirements-torch-cuda.lock"), locked("requirements-vllm-cuda.lock")
+    assert {"nvidia-cublas", "triton"} <= needed.keys()
+    assert text.count(' ; sys_platform == "linux" \\\n') == len(needed)
+    assert needed.items() <= beside_vllm.items()
+    assert not needed.keys() & locked("requirements.lock").keys()
+
+
+def test_every_installation_checks_hashes_and_builds_without_isolation() -> None:
     text = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text())
     variables = dict(re.findall(r"^([A-Z_]+) := (.*)$", text, re.MULTILINE))
     assert "--require-hashes --no-deps" in variables["HASHED"]
     assert "--only-binary :all:" in variables["HASHED"]
     assert "--require-hashes --no-deps --no-build-isolation" in variables["HASHED_SOURCE"]
-    assert re.findall(r"-r (\S+)", variables["UNHASHED_TORCH"]) == ["requirements-torch.lock"]
     installed = re.findall(r"\$\(PIP_INSTALL\) ([^\n)]*\)?[^\n)]*)", text)
-    checked = ("$(HASHED) -r ", "$(HASHED_SOURCE) -r ", "$(UNHASHED_TORCH)", "--no-deps --no-build-isolation -e .")
+    editable = "--no-deps --no-build-isolation -e ."
+    checked = ("$(HASHED) -r ", "$(HASHED_SOURCE) -r ", "$(HASHED) $(if $(TORCH_LOCK", editable)
     assert len(installed) >= 14
     assert [command for command in installed if not command.startswith(checked)] == []
     assert re.findall(r"pip (?:install|download)|npm \w+", text) == ["pip install", "npm ci", "pip download", "npm ci"]
+    assert "pip download --disable-pip-version-check --quiet $(HASHED)" in text
 
 
 def test_what_a_user_installs_from_has_neither_libp2p_nor_what_has_no_wheel() -> None:
@@ -120,7 +136,9 @@ def test_what_a_user_installs_from_has_neither_libp2p_nor_what_has_no_wheel() ->
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_exact_versions_that_every_platform_has(lock: str) -> None:
-    wrong = {name: version for name, version in locked(lock).items() if not re.fullmatch(r"[0-9][0-9a-z.]*", version)}
+    build = r"(\+cpu)?" if lock == "requirements-torch-cpu.lock" else ""
+    exact = rf"[0-9][0-9a-z.]*{build}"
+    wrong = {name: version for name, version in locked(lock).items() if not re.fullmatch(exact, version)}
     assert wrong == {}
 
 

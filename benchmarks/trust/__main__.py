@@ -16,7 +16,8 @@ integers:
     float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens; the
                check of a canary against a pass of the scorer (benchmarks/trust/canary_check.py)
 
-`--bound` measures the bound on a token alone, with `--smollm2` on random weights in SmolLM2-135M's shape.
+`--bound` measures the bound on a token alone, with `--smollm2` on random weights in SmolLM2-135M's shape, with
+`--factors` at other factors too.
 
 `--noise` measures instead whether honest machines that round more than those of the Calibration come into doubt, by
 Calibrations of 4,000, 20,000 and 100,000 tokens per machine (benchmarks/trust/louder_machines.py).
@@ -255,7 +256,9 @@ def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
         if order.smollm2:
             claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS, emulation_of(order))
         else:
-            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order))
+            claims += forced_tokens.bound_claims(
+                folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order), factors=order.factors
+            )
     return claims
 
 
@@ -301,6 +304,7 @@ def main() -> int:
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     parser.add_argument("--bound", action="store_true", help="the bound on a token alone, in 16-bit formats")
+    parser.add_argument("--factors", action="store_true", help="with --bound: other factors of it too")
     parser.add_argument("--noise", action="store_true", help="louder honest machines alone, in 16-bit formats")
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")

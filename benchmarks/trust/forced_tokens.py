@@ -24,7 +24,7 @@ from echo2.coordinator.demo.demo_settings import TINY_DEMO
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.learner.model import evaluating
 from echo2.coordinator.learner.warmup import warm_up
-from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
+from echo2.coordinator.verification.calibration import MARGIN_ALLOWANCE, TOKENS_LEAST, fit
 from echo2.coordinator.verification.evidence import BOUND, NodeEvidence, Stake, Tables, exceeding, products
 from echo2.coordinator.verification.token_evidence import DIFFERS, ONE, RAISING, TokenArray
 from echo2.engines.engine import Dtype
@@ -43,6 +43,8 @@ MACHINES: Final = 9
 NOISES: Final = (1.0, 1.35, 1.7)
 """Noise of honest nodes, over that of the Calibration; a third of them has each."""
 TRIES: Final = 300
+FACTORS: Final = (4.0, 5.0, 7.5, 10.0, 13.0, 20.0)
+"""Factors of the bound (coordinator/verification/calibration.py, rule 6) that are compared."""
 STOP: Final = 900
 """Least E at which an attacker stops: below doubt."""
 CALIBRATIONS: Final = 4
@@ -93,25 +95,69 @@ def make_pair(folder: Path, dtype: Dtype, tf32: Tf32 | None = None, steps: int |
     return ModelPair.of(evaluating(AutoModelForCausalLM.from_pretrained(folder, dtype="float32")), dtype, EOS, tf32)
 
 
-def bound_claims(folder: Path, dtype: Dtype, rollouts: int, tf32: Tf32 | None = None) -> list[Claim]:
-    """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones. `tf32`: see `ModelPair`."""
-    pair, least = make_pair(folder, dtype, tf32), MACHINES * TOKENS_LEAST
-    calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
-    draws = [calibrated[draw * least : (draw + 1) * least] for draw in range(CALIBRATIONS)]
-    fitted = [fit({str(number): draw[number::MACHINES] for number in range(MACHINES)}) for draw in draws]
-    tables = fitted[0]
-    honest = {noise: honest_groups(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
+class BoundTrial(NamedTuple):
+    """What the bound is tried on. `machines`: tokens of the machines of each Calibration. `honest`: groups of each
+    noise. `forced`: groups with one arbitrary token. `own`: groups of a node that rounds nothing."""
+
+    machines: list[dict[str, TokenArray]]
+    honest: dict[float, list[TokenArray]]
+    forced: list[list[ComparedRollout]]
+    own: list[ForgeableGroup]
+
+    @classmethod
+    def generate(cls, pair: ModelPair, rollouts: int) -> "BoundTrial":
+        """Generate it. `rollouts`: honest ones."""
+        least, count = MACHINES * TOKENS_LEAST, rollouts // SIZE // len(NOISES)
+        calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
+        draws = [calibrated[draw * least : (draw + 1) * least] for draw in range(CALIBRATIONS)]
+        machines = [{str(number): draw[number::MACHINES] for number in range(MACHINES)} for draw in draws]
+        honest = {noise: honest_groups(pair, f"noise {noise}", noise, count) for noise in NOISES}
+        return cls(machines, honest, _forced_groups(pair), _groups(pair, GROUPS))
+
+    def fitted(self, factor: float = MARGIN_ALLOWANCE) -> list[Tables]:
+        """Return the tables of each Calibration. `factor`: factor of the bound."""
+        return [fit(machines, factor) for machines in self.machines]
+
+    def share_refused(self, tables: Tables) -> float:
+        """Return the share of groups that are refused for one arbitrary token, of a node that rounds nothing."""
+        refused = [any(exceeding(one.tokens, tables).any() for one in group) for group in self.forced]
+        return sum(refused) / len(refused)
+
+    def gains(self, fitted: Sequence[Tables]) -> list[float]:
+        """Return what an attacker gains in mean reward under each Calibration."""
+        return [_gain(self.own, tables) for tables in fitted]
+
+
+def bound_claims(
+    folder: Path, dtype: Dtype, rollouts: int, tf32: Tf32 | None = None, *, factors: bool = False
+) -> list[Claim]:
+    """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones. `tf32`: see `ModelPair`.
+    `factors`: whether other factors of the bound are compared too."""
+    trial = BoundTrial.generate(make_pair(folder, dtype, tf32), rollouts)
+    if factors:
+        _compare_factors(trial, dtype)
+    fitted = trial.fitted()
+    claims = [_refused(f"honest groups beyond the bound in {dtype}", trial.honest, fitted[0])]
+    gains = trial.gains(fitted)
+    print(f"gain under each Calibration: {', '.join(f'{gain:.4f}' for gain in gains)}\n")
+    forced, gain = trial.share_refused(fitted[0]), float(np.mean(gains))
     return [
-        _refused(f"honest groups beyond the bound in {dtype}", honest, tables),
-        Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
-        Claim(
-            f"gain inside the bound in {dtype}",
-            _mean_gain(_groups(pair, GROUPS), fitted),
-            "mean reward",
-            GAINS[dtype],
-            at_most=True,
-        ),
+        *claims,
+        Claim(f"groups with one forced token refused in {dtype}", forced, f"{TRIES} tries", 0.99),
+        Claim(f"gain inside the bound in {dtype}", gain, "mean reward", GAINS[dtype], at_most=True),
     ]
+
+
+def _compare_factors(trial: BoundTrial, dtype: Dtype) -> None:
+    """Print what each of `FACTORS` refuses of honest groups and of forced tokens, and what it leaves to an attacker."""
+    rows: list[list[object]] = []
+    for factor in FACTORS:
+        fitted = trial.fitted(factor)
+        beyond = [sum(beyond_bound(groups, fitted[0])) for groups in trial.honest.values()]
+        gain = float(np.mean(trial.gains(fitted)))
+        rows.append([factor, fitted[0][BOUND][0] / 2**14, *beyond, trial.share_refused(fitted[0]), gain])
+    noises = [f"honest beyond, {noise:g} x" for noise in trial.honest]
+    bench.table([f"factor, {dtype}", "bound, nats", *noises, "forced refused", "gain"], rows)
 
 
 def shape_claims(dtype: Dtype, rollouts: int, tf32: Tf32 | None = None) -> list[Claim]:
@@ -179,13 +225,6 @@ def _groups(pair: ModelPair, groups: int) -> list[ForgeableGroup]:
     return generated
 
 
-def _mean_gain(groups: Sequence[ForgeableGroup], fitted: Sequence[Tables]) -> float:
-    """Print and return the mean of `_gain` under each Calibration."""
-    gains = [_gain(groups, tables) for tables in fitted]
-    print(f"gain under each Calibration: {', '.join(f'{gain:.4f}' for gain in gains)}\n")
-    return float(np.mean(gains))
-
-
 def _gain(groups: Sequence[ForgeableGroup], tables: Tables) -> float:
     """Return what an attacker adds to the mean reward that stays inside the bound, and below `STOP`."""
     plans = [_plan(group, tables) for group in groups]
@@ -212,9 +251,9 @@ def _plan(group: ForgeableGroup, tables: Tables) -> list[tuple[list[Stake], floa
     return [(products(group.tokens(part), tables), float((group.rewards(part) - rewards).mean())) for part in parts]
 
 
-def _forced(pair: ModelPair, tables: Tables) -> float:
-    """Return the share of groups that are refused for one arbitrary token, of a node that rounds nothing."""
-    random, refused = np.random.default_rng(0), 0
+def _forced_groups(pair: ModelPair) -> list[list[ComparedRollout]]:
+    """Return groups of a node that rounds nothing, each with one arbitrary token."""
+    random, groups = np.random.default_rng(0), list[list[ComparedRollout]]()
     for first in range(0, TRIES, AT_ONCE):
         indices = range(first, min(TRIES, first + AT_ONCE))
         work = _work(indices, f"forced/{first}")
@@ -225,11 +264,8 @@ def _forced(pair: ModelPair, tables: Tables) -> float:
             place = int(random.integers(len(own[row].ids)))
             forced[row, place] = random.choice([token for token in range(TEXT.size) if token != own[row].ids[place]])
         seen = pair.play(*work, LIMIT, 0.0, forced)
-        refused += sum(
-            any(exceeding(one.tokens, tables).any() for one in seen[start : start + SIZE])
-            for start in range(0, len(seen), SIZE)
-        )
-    return refused / TRIES
+        groups += [seen[start : start + SIZE] for start in range(0, len(seen), SIZE)]
+    return groups
 
 
 def _work(indices: Sequence[int], name: str) -> tuple[list[list[int]], list[bytes]]:

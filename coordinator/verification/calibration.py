@@ -53,7 +53,7 @@ NOISE_ALLOWANCE: Final = 1.7
 """docs/adr/0085-calibration-by-number-format.md has the figures."""
 DRIFT_SHARE: Final = 1e-3
 MARGIN_ALLOWANCE: Final = 5.0
-"""docs/adr/0071-a-bound-on-each-token.md has the figure."""
+"""docs/adr/0107-the-factor-of-the-bound-stays.md compares it with others."""
 FITTED_STATISTICS: Final = ("differs", "margin", "drift", "above", "below")
 GAP_STATISTICS: Final = frozenset(("differs", "margin"))
 """Statistics of tokens that differ, which the gap decides."""
@@ -91,9 +91,9 @@ class Calibration(Wire, frozen=True):
     at: Milliseconds
 
 
-def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
-    """Return the tables of a class and its `BOUND`, from the honest tokens of its machines (rules 1 to 6). Raises
-    `TooFewTokens`."""
+def fit(machines: Mapping[str, TokenArray], allowance: float = MARGIN_ALLOWANCE) -> dict[str, list[int]]:
+    """Return the tables of a class and its `BOUND`, from the honest tokens of its machines (rules 1 to 6).
+    `allowance`: factor of rule 6; another one only for measurements. Raises `TooFewTokens`."""
     for name, tokens in machines.items():
         if len(tokens) < TOKENS_LEAST:
             raise TooFewTokens(f"machine {name} has {len(tokens)} tokens, the least is {TOKENS_LEAST}")
@@ -102,7 +102,9 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
     fewest = min(map(len, machines.values()))
     pooled = np.concatenate([tokens[np.arange(fewest) * len(tokens) // fewest] for tokens in machines.values()])
     louder = _louder(pooled)
-    tables = {name: _table(name, pooled, louder) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled)]}
+    tables = {name: _table(name, pooled, louder) for name in FITTED_STATISTICS} | {
+        BOUND: [_margin_bound(pooled, allowance)]
+    }
     edges = (0, *GAP_EDGES)  # a quarter of the bound's unit
     tables["differs"] = [
         ONE if 2 * p > ONE or edge > 4 * tables[BOUND][0] else p
@@ -116,9 +118,9 @@ def widest(fitted: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
     return {name: [max(bins) for bins in zip(*(one[name] for one in fitted), strict=True)] for name in fitted[0]}
 
 
-def _margin_bound(tokens: TokenArray) -> int:
+def _margin_bound(tokens: TokenArray, allowance: float) -> int:
     drift = int(np.quantile(np.abs(tokens["drift"].astype(np.int64)), 1 - DRIFT_SHARE, method="higher"))
-    return max(1, math.ceil(MARGIN_ALLOWANCE * drift / 4)) if drift < MOST_DRIFT else MOST_MARGIN
+    return max(1, math.ceil(allowance * drift / 4)) if drift < MOST_DRIFT else MOST_MARGIN
 
 
 def _louder(tokens: TokenArray) -> TokenArray:

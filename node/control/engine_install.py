@@ -1,8 +1,8 @@
 """`echo2-node engine install vllm`: make the environment of vLLM's own (engines/vllm/own_environment.py).
 
 Rules
-1. It is made of a lock of this build, whose files all have hashes but PyTorch's, and of this very echo2, from the
-   source from which it was installed: a source that is gone, or not known, is refused before anything is made.
+1. It is made of locks of this build, whose files all have hashes, and of this very echo2, from the source from which
+   it was installed: a source that is gone, or not known, is refused before anything is made.
 2. By uv where it is there, else by pip.
 3. It is made beside the old one and takes its place once vLLM can be imported in it: an install that fails or is
    interrupted leaves what was there.
@@ -33,7 +33,8 @@ SIZES: Final = {False: "about 9 GB", True: "3.6 GB"}
 """Whether for CPUs -> the size of the environment."""
 LOCKS: Final = {False: "requirements-vllm-cuda.lock", True: "requirements-vllm.lock"}
 BUILD_LOCK: Final = "requirements-build.lock"
-TORCH_LOCK: Final = "requirements-torch.lock"
+TORCH_LOCKS: Final = {False: "requirements-torch.lock", True: "requirements-torch-cpu.lock"}
+"""Whether it is the build for CPUs, which Linux alone has -> the lock of PyTorch."""
 LOOK_SECONDS: Final = 2.0
 SHOWN_CHARACTERS: Final = 2000
 """Characters of an installer's own words that are shown where a step fails."""
@@ -93,21 +94,20 @@ def install(engine: str, *, cpu: bool, say: Say) -> None:
 
 def steps(new: Path, source: InstallSource, *, cpu: bool, uv: str) -> list[InstallStep]:
     """Return the steps that make an environment in the folder `new`. `uv`: path of uv; empty: pip is used."""
-    python, backend = str(own_environment.python_of(new)), "cpu" if cpu else "auto"
+    python, plain = str(own_environment.python_of(new)), cpu and sys.platform == "linux"
     own = ["-e", source.place] if source.kind == "checkout" else [source.requirement((), newest=False)]
     if uv:
         empty, put = [uv, "venv", "--python", sys.executable, str(new)], [uv, "pip", "install", "--python", python]
-        torch = [*put, "--only-binary", ":all:", "--torch-backend", backend]
+        index = ["--torch-backend", "cpu"]
     else:
         empty, put = [sys.executable, "-m", "venv", str(new)], [python, "-m", "pip", "install", "-q"]
-        index = ["--extra-index-url", f"{TORCH_BUILDS}cpu"] if cpu and sys.platform == "linux" else []
-        torch = [*put, "--only-binary", ":all:", *index]
+        index = ["--extra-index-url", f"{TORCH_BUILDS}cpu"]
     hashed = [*put, "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     return [
         InstallStep("an empty environment", empty),
         InstallStep("what builds echo2", [*hashed, "-r", str(lock(BUILD_LOCK))]),
         InstallStep(f"vLLM and its libraries, of {LOCKS[cpu]}", [*hashed, "-r", str(lock(LOCKS[cpu]))]),
-        InstallStep("PyTorch", [*torch, "-r", str(lock(TORCH_LOCK))]),
+        InstallStep("PyTorch", [*hashed, *(index if plain else []), "-r", str(lock(TORCH_LOCKS[plain]))]),
         InstallStep("this echo2", [*put, "--no-deps", "--no-build-isolation", *own]),
         InstallStep("vLLM is imported once", [python, "-P", "-c", "import vllm, echo2.engines.process.host"]),
     ]

@@ -14,7 +14,7 @@ from tests.support import readme
 from tests.support.installations import Installation
 from tests.support.paths import ROOT
 
-TORCH = (ROOT / "requirements-torch.lock").read_text().split()[-1]
+TORCH = (ROOT / "constraints.txt").read_text().split()[-1]
 """The pinned PyTorch: elsewhere than here pip takes the newest, on Linux with CUDA."""
 
 

@@ -47,6 +47,7 @@ MAINS = (
     "node/cli.py",
     "engines/process/host.py",
     "coordinator/learner/__main__.py",
+    "coordinator/learner/ranks/torchrun.py",
     "coordinator/environments/environment_host.py",
     "coordinator/ray_scorers/ray_driver.py",
 )

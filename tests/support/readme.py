@@ -50,8 +50,8 @@ def installed(command: str, tools: Path, commit: Path, cache: Path, folder: Path
         "PATH": f"{tools}:{place.bin}", "UV_PYTHON": str(tools / "python"),
     }  # fmt: skip
     if wheels := os.environ.get("PIP_FIND_LINKS"):
-        lock = ROOT / "requirements-torch.lock"
-        local = f"--find-links {shlex.quote(wheels)} --constraints {shlex.quote(str(lock))}"
+        pinned = ROOT / "constraints.txt"
+        local = f"--find-links {shlex.quote(wheels)} --constraints {shlex.quote(str(pinned))}"
         command = command.replace("--torch-backend auto", local)
     done = subprocess.run(
         ["/bin/sh", "-ec", command], cwd=commit, env=place.environment(more), text=True, check=False,

@@ -11,6 +11,7 @@ from typing import Final
 from echo2.coordinator.learner.ranks.launch import MEETING_PORT_VARIABLE, TORCHRUN
 from echo2.runtime.child_network import loopback, meeting
 from echo2.runtime.hidden_folder import hide_named
+from echo2.runtime.own_memory import keep_private
 
 GRACE_SECONDS: Final = 10.0
 """Seconds in which the ranks end by themselves once the pipe is closed."""
@@ -30,23 +31,24 @@ def end_with_the_pipe() -> None:
     threading.Thread(target=watch, name="pipe", daemon=True).start()
 
 
-def run() -> None:
+def main() -> None:
     """Run torchrun with the arguments of this process."""
+    keep_private()
     hide_named()  # the ranks inherit it, and the network
     port = os.environ.get(MEETING_PORT_VARIABLE)
     if missing := meeting(int(port)) if port else loopback():
         print(f"the ranks are not kept from the network: {missing}", file=sys.stderr)
     end_with_the_pipe()
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import main
+    from torch.distributed.run import main as run_ranks
 
     os.environ[TORCHRUN] = str(os.getpid())
     try:
-        main()
+        run_ranks()
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
         sys.exit(f"rank {rank} was the first to end, with {failure.exitcode}")
 
 
 if __name__ == "__main__":
-    run()
+    main()

@@ -8,7 +8,7 @@ import pytest
 from echo2.engines.devices.system_gpus import SystemGpu
 from echo2.engines.vllm import own_environment
 from echo2.node.control import engine_install
-from echo2.node.control.engine_install import InstallStep, check, install, lock, steps
+from echo2.node.control.engine_install import BUILD_LOCK, LOCKS, TORCH_LOCKS, InstallStep, check, install, lock, steps
 from echo2.node.errors import BadConfig, NoUsableDevice, TryLater
 from echo2.runtime.installation import Installation, InstallSource, RunsUninstalled
 from echo2.runtime.lock import lock_file
@@ -115,25 +115,26 @@ def test_a_folder_that_cannot_be_written_is_named(place: Path, tmp_path: Path, m
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])
 @pytest.mark.parametrize("cpu", [False, True])
 @pytest.mark.parametrize("source", [CHECKOUT, WHEEL], ids=["checkout", "wheel"])
-def test_all_but_pytorch_and_this_echo2_is_installed_by_hashes(source: InstallSource, cpu: bool, uv: str) -> None:
+def test_all_but_this_echo2_is_installed_by_hashes(source: InstallSource, cpu: bool, uv: str) -> None:
     all_steps = steps(Path("/new"), source, cpu=cpu, uv=uv)
     commands = [" ".join(step.command) for step in all_steps]
     hashed = [one for one in commands if "--require-hashes --no-deps --only-binary :all:" in one]
     wanted = "requirements-vllm.lock" if cpu else "requirements-vllm-cuda.lock"
-    assert [one.rpartition("/")[2] for one in hashed] == ["requirements-build.lock", wanted]
+    plain = cpu and sys.platform == "linux"
+    torch = "requirements-torch-cpu.lock" if plain else "requirements-torch.lock"
+    assert [one.rpartition("/")[2] for one in hashed] == ["requirements-build.lock", wanted, torch]
     assert all(one.startswith(uv or "/new/bin/python -m pip install") for one in hashed)
-    (torch,) = [one for one in commands if one.endswith("requirements-torch.lock")]
-    assert ("cpu" in torch) == (cpu and (bool(uv) or sys.platform == "linux"))
+    assert ("--torch-backend cpu" in hashed[-1] or "/whl/cpu" in hashed[-1]) == plain
     last = f"-e {ROOT}" if source is CHECKOUT else WHEEL.place
     assert [one for one in commands if one.endswith(f"--no-deps --no-build-isolation {last}")]
 
 
-@pytest.mark.parametrize("name", ["requirements-vllm.lock", "requirements-vllm-cuda.lock", "requirements-build.lock"])
+@pytest.mark.parametrize("name", [BUILD_LOCK, *LOCKS.values(), *TORCH_LOCKS.values()])
 def test_the_locks_are_there_and_each_requirement_has_hashes(name: str) -> None:
     pinned = [one for one in lock(name).read_text().splitlines() if "==" in one and not one.startswith(("#", " "))]
-    assert len(pinned) > 3
     assert all(one.endswith("\\") for one in pinned)
-    assert not any(one.startswith("torch==") for one in pinned)
+    torch = [one for one in pinned if one.startswith("torch==")]
+    assert (torch == pinned) if name in TORCH_LOCKS.values() else (len(pinned) > 3 and not torch)
 
 
 def test_the_lock_for_cards_has_vllm_of_the_extra_and_the_libraries_of_cuda() -> None:
