@@ -55,14 +55,16 @@ async def rate_of(coordinator: FakeCoordinator, home: Path, address: str, networ
     daemon = NodeDaemon(NodeConfig(home=home), context, network, lambda: engine)
     async with working(Node(daemon, engine, own, home)):
         await until(lambda: len(coordinator.submitted) >= 64)
-        rates = []
-        for _ in range(STRETCHES):
-            began, before = time.monotonic(), len(coordinator.submitted)
-            await until(lambda before=before: len(coordinator.submitted) >= before + GROUPS)  # type: ignore[misc]
-            rates.append((len(coordinator.submitted) - before) / (time.monotonic() - began))
-        rate = max(rates)
+        rate = max([await stretch(coordinator) for _ in range(STRETCHES)])
     print(f"{rate:.1f} groups per second at {1000 * ROUND_TRIP:.0f} ms of round trip")
     return rate
+
+
+async def stretch(coordinator: FakeCoordinator) -> float:
+    """Return the groups per second over the next `GROUPS`."""
+    began, before = time.monotonic(), len(coordinator.submitted)
+    await until(lambda: len(coordinator.submitted) >= before + GROUPS)
+    return (len(coordinator.submitted) - before) / (time.monotonic() - began)
 
 
 @pytest.mark.slow
