@@ -128,7 +128,7 @@ def test_the_rate_of_a_run_is_that_of_all_its_scorers() -> None:
     assert "until there are 3 such scorers" in words
     state = msgspec.structs.replace(UNDER_WAY, capacity=capacity)
     words = " ".join(describe_run_plan(PlanFlags(scorers=3), state))
-    assert "3 scorers verify a step's rollouts in 8.5 s, of the 10 s of a step" in words
+    assert "3 scorers verify a step's rollouts in 8.5 s, of the 10.0 s of a step" in words
     assert "The bottleneck is the nodes" in words
 
 
