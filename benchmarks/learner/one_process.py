@@ -1,8 +1,8 @@
 """Measure one learner in this process: `python -m benchmarks.learner.one_process ours|trl SHAPE LAYERS STEPS KEPT`.
 
 KEPT: 1 where layers are kept for the backward pass, 0 where they are computed again, by both in the same function of
-PyTorch. Prints JSON: CPU seconds of each step, peak memory, bytes of state per parameter, the loss, and the floor: bytes
-that no step can do without, by part (benchmarks/learner/__main__.py).
+PyTorch. Prints JSON: CPU seconds of each step, peak memory, bytes of state per parameter, the loss, and the floor: the
+bytes that no step can do without, by part (benchmarks/learner/__main__.py).
 """
 
 import json

@@ -115,7 +115,9 @@ def test_the_gradients_of_several_passes_take_the_memory_of_one_in_float32(
     gradient = optimiser.gradients()[name]
     assert gradient.dtype == torch.float32
     assert parameter.grad is None or parameter.grad.data_ptr() == gradient.data_ptr()
-    torch.testing.assert_close(gradient, 6 * parameter.detach().float(), rtol=1e-2 if compute == "bfloat16" else 1e-6, atol=0)
+    torch.testing.assert_close(
+        gradient, 6 * parameter.detach().float(), rtol=1e-2 if compute == "bfloat16" else 1e-6, atol=0
+    )
     assert Optimiser(policy, Hyper(compute_dtype=compute)).gradients() == {}
     assert parameter.grad is None, "nothing of them is in another optimiser's first step"
 

@@ -128,13 +128,16 @@ def test_the_rate_of_a_run_is_that_of_all_its_scorers() -> None:
     assert "until there are 3 such scorers" in words
     state = msgspec.structs.replace(UNDER_WAY, capacity=capacity)
     words = " ".join(describe_run_plan(PlanFlags(scorers=3), state))
-    assert "3 scorers verify a step's rollouts in 8.5 s, of the 10.0 s of a step" in words
+    assert "3 scorers verify a step's rollouts in 8.53 s, of the 10.00 s of a step" in words
     assert "The bottleneck is the nodes" in words
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
-    [(PlanFlags(uplink=100.0), "--uplink would"), (PlanFlags(at_once=8, scorer_tokens=9.0), "--at-once, --scorer-tokens")],
+    [
+        (PlanFlags(uplink=100.0), "--uplink would"),
+        (PlanFlags(at_once=8, scorer_tokens=9.0), "--at-once, --scorer-tokens"),
+    ],
 )
 def test_a_flag_for_what_a_run_measures_is_refused_and_not_passed_over(flags: PlanFlags, named: str) -> None:
     with pytest.raises(LocalFault, match=f"measures what {named}"):
