@@ -49,7 +49,8 @@ class _Weight:
         self.whole, self.parameter, self._kind = whole, local(whole), kind
         self._first_row = first_row(whole)
         self.residual = torch.zeros_like(self.parameter, dtype=torch.int16)
-        self.drop_gradient()  # that of another optimiser's passes
+        self.gradient: Tensor | None = None
+        whole.grad = None  # of another optimiser's passes
         self.moments: Moments | None = None
         self.updates = torch.zeros((), device=self.parameter.device)
 
@@ -77,8 +78,7 @@ class _Weight:
 
     def drop_gradient(self) -> None:
         """Drop the gradient, and that of an unfinished pass."""
-        self.gradient: Tensor | None = None
-        self.whole.grad = None
+        self.gradient = self.whole.grad = None
 
     def update(self, hyper: Hyper, learning_rate: float) -> None:
         """Apply the gradient. Weight decay is for matrices only: it would shrink norms and biases for no benefit."""
