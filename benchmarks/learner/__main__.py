@@ -8,6 +8,9 @@ is TRL's own loss with its head on the scored positions alone, and AdamW (benchm
     equal   a prompt of 16 tokens, all completions 96: the least to gain by leaving out padding
     again   mixed, and both compute their layers again in the backward pass, as on a GPU
     state   bytes per parameter that stay between two steps, gradients included
+
+Of `again` the floor of each is printed too, what no step of it can do without: the libraries, the state, and the inputs
+of layers that are kept for the backward pass.
 """
 
 import argparse
@@ -37,6 +40,10 @@ def measured(candidate: str, shape: Shape, layers: int, *, kept: bool) -> dict[s
     print(
         f"{shape.name if kept else AGAIN}, {candidate}: {answer['seconds'][-1]:.1f} CPU s, {peak:,.0f} MiB", flush=True
     )
+    if not kept:
+        parts = ", ".join(f"{name} {nbytes / 2**20:,.0f}" for name, nbytes in answer["floor"].items())
+        least = sum(answer["floor"].values()) / 2**20
+        print(f"    its floor: {least:,.0f} MiB ({parts}), {least / peak:.3f} of its peak", flush=True)
     return answer
 
 

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 GROUP: Final = 8
 WORDS: Final = 49152
+WIDTH: Final = 576
 RATE: Final = 1e-5
 
 
@@ -60,7 +61,7 @@ def model(layers: int) -> PreTrainedModel:
     config: Any = LlamaConfig  # its arguments are not all typed
     made: Any = LlamaForCausalLM(
         config(
-            vocab_size=WORDS, hidden_size=576, num_hidden_layers=layers, num_attention_heads=9, num_key_value_heads=3,
+            vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=9, num_key_value_heads=3,
             intermediate_size=1536, max_position_embeddings=2048, tie_word_embeddings=True, rms_norm_eps=1e-5,
             rope_theta=1e5, attn_implementation="sdpa",
         )

@@ -1,7 +1,8 @@
 """Keep AdamW's moments of a parameter: on its device, on the host, or in blocks of 8 bits.
 
 Rules
-1. Moments on the host are pinned beside a GPU, and come to the device by pieces of a parameter for its update.
+1. A parameter is updated by pieces, so that what an update needs beside them is small. Moments on the host are pinned
+   beside a GPU, and come to the device by these pieces.
 2. In 8 bits an element has a code, and each block of a row the greatest absolute value of its elements. No block has
    elements of two rows: so blocks are the same however many ranks divide the rows.
 3. Codes are a geometric series of sizes below that greatest value: small elements are as exact as large ones, to 7 %.
@@ -27,7 +28,9 @@ STATE_KINDS: Final[tuple[StateKind, ...]] = ("float32", "host", "8bit")
 Piece: TypeAlias = slice | EllipsisType
 """Rows of a parameter, or all of it."""
 HOST_ELEMENTS: Final = 1 << 26
-"""Elements of a parameter whose moments are on the device at once (rule 1)."""
+"""Elements of a parameter that a device updates at once (rule 1)."""
+CPU_ELEMENTS: Final = 1 << 20
+"""The same on a CPU, whose cache they suit."""
 CODED_ELEMENTS: Final = 1 << 24
 """Elements of a parameter whose moments are decoded at once."""
 BLOCK: Final = 256
@@ -90,7 +93,8 @@ class PlainMoments:
     @property
     def pieces(self) -> Sequence[Piece]:
         """See `Moments`."""
-        return _rows(self._shape, HOST_ELEMENTS) if self._on_host else [...]
+        on_cpu = self._device.type == "cpu" and not self._on_host
+        return _rows(self._shape, CPU_ELEMENTS if on_cpu else HOST_ELEMENTS)
 
     def read(self, piece: Piece) -> tuple[Tensor, Tensor]:
         """See `Moments`: views, where they are on the device."""
@@ -210,10 +214,12 @@ def encode(values: Tensor, table: Tensor, chance: Tensor | None, *, positive: bo
 
 
 def _rows(shape: torch.Size, elements: int) -> list[Piece]:
-    """Return the pieces of a parameter of so many elements, or one row each."""
+    """Return the pieces of a parameter of so many elements, or one row each. Of many rows they are multiples of 16: the
+    last elements of a piece, where they fill no register, may get other last bits."""
     if not shape:
         return [...]
     count = max(1, elements * shape[0] // max(1, shape.numel()))
+    count -= count % 16 if count > 16 else 0
     return [slice(start, min(start + count, shape[0])) for start in range(0, shape[0], count)]
 
 

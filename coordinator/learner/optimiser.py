@@ -4,11 +4,12 @@ Rules
 1. The policy is the masters rounded once to bfloat16 (coordinator/learner/ranks/split_master.py). The model computes
    with these values (in `compute_dtype`), so the learner's log-probabilities are those of the version it publishes.
 2. Gradients are computed at the published values and applied to the masters, so that updates below one unit in the last
-   place accumulate. They are added up in float32.
+   place accumulate. They are added up in float32: by the passes themselves, where the model computes in float32.
 3. A gradient that is not finite changes nothing; `update` returns its norm, and the caller checks it.
 4. Frozen parameters (those without `requires_grad`) have no master; they are only brought to the type of computation.
-5. A master is put together for its own update, and for a checkpoint, one at a time. State per parameter, gradient
-   included: 18 bytes where the model computes in float32, 16 in bfloat16 (18 while its passes add their gradients).
+5. A master is put together for its own update, by pieces, and for a checkpoint, one at a time. State per parameter,
+   gradient included: 18 bytes where the model computes in float32, 16 in bfloat16 (18 while its passes add their
+   gradients).
 6. `optimiser_state` says where AdamW's moments lie, and in how many bits (coordinator/learner/moments.py).
 7. Where parameters are divided among ranks (learner/ranks/sharded_model.py), each rank has the state of its own rows
    alone. The update is by element; only the gradient's norm is of all ranks.
@@ -49,6 +50,7 @@ class _Weight:
         self._first_row = first_row(whole)
         self.residual = torch.zeros_like(self.parameter, dtype=torch.int16)
         self.gradient: Tensor | None = None
+        whole.grad = None  # of another optimiser's passes
         self.moments: Moments | None = None
         self.updates = torch.zeros((), device=self.parameter.device)
 
@@ -64,12 +66,19 @@ class _Weight:
         return int(self.parameter.nbytes + self.residual.nbytes + moments + 4 * self.parameter.numel())
 
     def collect(self) -> None:
-        """Move the parameter's gradient here. In float32 it is the same tensor."""
+        """Add the parameter's gradient. In float32 it is the sum itself, to which the next pass adds (rule 2)."""
         if self.whole.grad is None:
             return
-        grad = local(self.whole.grad).float()
-        self.gradient = grad if self.gradient is None else self.gradient.add_(grad)
+        grad = local(self.whole.grad)
+        if grad.dtype == torch.float32:
+            self.gradient = grad
+            return
+        self.gradient = grad.float() if self.gradient is None else self.gradient.add_(grad)
         self.whole.grad = None
+
+    def drop_gradient(self) -> None:
+        """Drop the gradient, and that of an unfinished pass."""
+        self.gradient = self.whole.grad = None
 
     def update(self, hyper: Hyper, learning_rate: float) -> None:
         """Apply the gradient. Weight decay is for matrices only: it would shrink norms and biases for no benefit."""
@@ -150,14 +159,14 @@ class Optimiser:
         return {name: weight.gradient for name, weight in self._weights.items() if weight.gradient is not None}
 
     def collect(self) -> None:
-        """Add the model's gradients to those of earlier passes, in float32, and clear them."""
+        """Add the model's gradients to those of earlier passes, in float32."""
         for weight in self._weights.values():
             weight.collect()
 
     def drop_gradients(self) -> None:
         """Drop the gradients since the last update, and those of an unfinished pass."""
         for weight in self._weights.values():
-            weight.gradient = weight.whole.grad = None
+            weight.drop_gradient()
 
     @property
     def gradient_bytes(self) -> int:
@@ -178,8 +187,7 @@ class Optimiser:
                 if weight.gradient is not None:
                     weight.gradient.mul_(factor)
                 weight.update(self.hyper, learning_rate)
-        for weight in self._weights.values():
-            weight.gradient = None
+        self.drop_gradients()
         return norm
 
     def _norm(self) -> float:

@@ -10,7 +10,7 @@ Rules
    group at share q has the age max(ceil(u + q kappa / reserve), floor(u) + 1 + floor(q kappa)).
 3. No group is older than S. Below `LEAST_KNOWN_RESERVE` no age is told: it is between that of a larger reserve and S.
 
-Checked against the simulation of leases (tests/coordinator/metrics/test_freshness.py): within 0.35 of a step at 1.5
+Checked against the simulation of leases (tests/coordinator/metrics/test_freshness.py): within 0.4 of a step at 1.5
 and 2 times the need, for equal nodes and for a tenfold spread.
 """
 

@@ -31,10 +31,10 @@ class PlanFlags(NamedTuple):
     uplink: float | None = None
     node_uplink: float | None = None
     node_downlink: float | None = None
-    at_once: int = 1
-    load_seconds: float = 1.0
+    at_once: int | None = None
+    load_seconds: float | None = None
     scorer_tokens: float | None = None
-    scorers: int = 1
+    scorers: int | None = None
     nodes: int | None = None
     node_price: float = 0.0
     learner_price: float = 0.0
@@ -48,6 +48,12 @@ NEEDED_TERMS = {
     "node_uplink": "--node-uplink", "node_downlink": "--node-downlink", "scorer_tokens": "--scorer-tokens",
 }  # fmt: skip
 """Field -> flag of what a plan without a run must be told."""
+MEASURED_TERMS = {
+    "node_tokens": "--node-tokens", "version_mb": "--version-mb", "uplink": "--uplink", "node_uplink": "--node-uplink",
+    "node_downlink": "--node-downlink", "at_once": "--at-once", "load_seconds": "--load-seconds",
+    "scorer_tokens": "--scorer-tokens",
+}  # fmt: skip
+"""Field -> flag of what only a run's measurements state where one is under way."""
 
 
 def describe_run_plan(flags: PlanFlags, state: RunState | None) -> list[str]:
@@ -78,16 +84,21 @@ def _from_flags(flags: PlanFlags) -> tuple[RunTerms, NodeTerms, int | None]:
         step_seconds=values["step_seconds"], rollouts=values["rollouts"], group_size=values["group"],
         tokens=values["tokens"], payload=values["version_mb"] * MB, uplink=values["uplink"] * MBIT,
         staleness=values["staleness"], period=flags.publish_every, gamma=flags.gamma or USUAL_GAMMA,
-        scorer=ScorerTerms(tokens_per_second=values["scorer_tokens"], number=flags.scorers), price=flags.learner_price,
+        scorer=ScorerTerms(tokens_per_second=values["scorer_tokens"], number=flags.scorers or 1),
+        price=flags.learner_price,
     )  # fmt: skip
     node = NodeTerms(
-        tokens_per_second=values["node_tokens"], at_once=flags.at_once, uplink=values["node_uplink"] * MBIT,
-        downlink=values["node_downlink"] * MBIT, load_seconds=flags.load_seconds, price=flags.node_price,
+        tokens_per_second=values["node_tokens"], at_once=flags.at_once or 1, uplink=values["node_uplink"] * MBIT,
+        downlink=values["node_downlink"] * MBIT, load_seconds=1.0 if flags.load_seconds is None else flags.load_seconds,
+        price=flags.node_price,
     )  # fmt: skip
     return run, node, flags.nodes
 
 
 def _from_run(flags: PlanFlags, state: RunState) -> tuple[RunTerms, NodeTerms, int | None]:
+    stated = [flag for field, flag in MEASURED_TERMS.items() if getattr(flags, field) is not None]
+    if stated:
+        raise LocalFault(f"a run under way measures what {', '.join(stated)} would state: leave that out, or --home")
     capacity, working = state.capacity, sum(node.connected and node.accepted > 0 for node in state.nodes)
     step, back = flags.step_seconds or capacity.step_seconds, capacity.turnaround_seconds
     if step is None or back is None or not capacity.supply or not working:
@@ -97,8 +108,8 @@ def _from_run(flags: PlanFlags, state: RunState) -> tuple[RunTerms, NodeTerms, i
         )
     scorer = None
     if capacity.verified is not None:
-        number = capacity.scorers
-        scorer = ScorerTerms(tokens_per_second=capacity.verified / number, number=number)
+        each = capacity.verified / capacity.scorers
+        scorer = ScorerTerms(tokens_per_second=each, number=flags.scorers or capacity.scorers)
     run = RunTerms(
         step_seconds=step, scorer=scorer, rollouts=flags.rollouts or round(capacity.rollouts_per_step),
         group_size=flags.group or state.group_size, tokens=1.0,

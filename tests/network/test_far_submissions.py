@@ -27,7 +27,10 @@ from tests.support.libp2p_peers import LOOPBACK
 from tests.support.swarm import working
 
 ROUND_TRIP = 0.15
-GROUPS = 200
+GROUPS, STRETCHES = 100, 3
+LEAST = 20
+"""Groups per second: one at a time would be less than 7. The bar is 30 on a machine that does nothing else, and a load
+of 10 on two cores leaves 29 over HTTPS."""
 KEY = generate_key()
 
 
@@ -43,8 +46,9 @@ def home(tmp_path: Path) -> Path:
 
 
 async def rate_of(coordinator: FakeCoordinator, home: Path, address: str, network: Network, own: str) -> float:
-    """Return the groups per second that a node hands in to a coordinator at a far address, once it is at work.
-    `network`: network of the node. `own`: its peer id."""
+    """Return the groups per second that a node hands in to a coordinator at a far address, once it is at work: of the
+    best of three stretches, as other work on the machine slows some. `network`: network of the node. `own`: its peer
+    id."""
     await coordinator.publish(0, addresses=[address])
     invite = msgspec.structs.replace(coordinator.invite(address), https_key=shown().pin)
     context = RunContext.open(home, invite, KEY, local=milliseconds, seed=7)
@@ -52,11 +56,16 @@ async def rate_of(coordinator: FakeCoordinator, home: Path, address: str, networ
     daemon = NodeDaemon(NodeConfig(home=home), context, network, lambda: engine)
     async with working(Node(daemon, engine, own, home)):
         await until(lambda: len(coordinator.submitted) >= 64)
-        began, before = time.monotonic(), len(coordinator.submitted)
-        await until(lambda: len(coordinator.submitted) >= before + GROUPS)
-        rate = (len(coordinator.submitted) - before) / (time.monotonic() - began)
+        rate = max([await stretch(coordinator) for _ in range(STRETCHES)])
     print(f"{rate:.1f} groups per second at {1000 * ROUND_TRIP:.0f} ms of round trip")
     return rate
+
+
+async def stretch(coordinator: FakeCoordinator) -> float:
+    """Return the groups per second over the next `GROUPS`."""
+    began, before = time.monotonic(), len(coordinator.submitted)
+    await until(lambda: len(coordinator.submitted) >= before + GROUPS)
+    return (len(coordinator.submitted) - before) / (time.monotonic() - began)
 
 
 @pytest.mark.slow
@@ -69,7 +78,7 @@ async def test_groups_are_handed_in_far_quicker_than_one_per_round_trip(tmp_path
             own = ThreadedPeer(KEY, [LOOPBACK])
             address = f"/ip4/127.0.0.1/tcp/{far}/p2p/{coordinator.peer_id}"
             rate = await rate_of(coordinator, home, address, Network.of(own), own.peer_id)
-    assert rate > 2 / ROUND_TRIP, "one at a time would be less than 1 per round trip"
+    assert rate >= LEAST
 
 
 class ServingHttps(PeerAndHttps):
@@ -92,4 +101,4 @@ async def test_groups_are_handed_in_over_https_far_quicker_than_one_per_round_tr
             address = f"/ip4/127.0.0.1/tcp/{far}/https/p2p/{coordinator.peer_id}"
             ways = FailoverNetwork(None, HttpsClient(own, shown().pin), routes=("https",))
             rate = await rate_of(coordinator, home, address, ways.network, own)
-    assert rate > 2 / ROUND_TRIP, "one at a time would be less than 1 per round trip"
+    assert rate >= LEAST

@@ -99,3 +99,12 @@ def test_they_take_two_bytes_of_an_element_and_norms_stay_in_float32() -> None:
     assert moments_of(torch.empty(shape), "float32", 0).nbytes == 8 * math.prod(shape)
     assert moments_of(torch.empty(shape), "host", 0).nbytes == 0
     assert isinstance(moments_of(torch.empty(64), "8bit", 0), PlainMoments)
+
+
+def test_pieces_of_a_large_parameter_are_small_and_end_with_a_whole_register() -> None:
+    moments = PlainMoments(torch.empty(49_152, 60), on_host=False)
+    pieces = [one for one in moments.pieces if isinstance(one, slice)]
+    assert [one.start for one in pieces[1:]] == [one.stop for one in pieces[:-1]]
+    assert (pieces[0].start, pieces[-1].stop) == (0, 49_152)
+    assert all(60 * (one.stop - one.start) <= moments_module.CPU_ELEMENTS for one in pieces)
+    assert all(one.stop % 16 == 0 for one in pieces)

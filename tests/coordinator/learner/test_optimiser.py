@@ -101,6 +101,27 @@ def test_an_update_is_adams_of_the_masters(policy: PreTrainedModel) -> None:
         torch.testing.assert_close(optimiser.master(name), master.detach(), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize(("compute", "one"), [("float32", True), ("bfloat16", False)])
+def test_the_gradients_of_several_passes_take_the_memory_of_one_in_float32(
+    policy: PreTrainedModel, compute: str, one: bool
+) -> None:
+    optimiser = Optimiser(policy, Hyper(compute_dtype=compute))
+    name = "model.layers.0.mlp.down_proj.weight"
+    parameter = policy.get_parameter(name)
+    for number in (1, 2):
+        torch.autograd.backward(number * parameter.float().square().sum())
+        optimiser.collect()
+        assert (parameter.grad is not None) == one
+    gradient = optimiser.gradients()[name]
+    assert gradient.dtype == torch.float32
+    assert parameter.grad is None or parameter.grad.data_ptr() == gradient.data_ptr()
+    torch.testing.assert_close(
+        gradient, 6 * parameter.detach().float(), rtol=1e-2 if compute == "bfloat16" else 1e-6, atol=0
+    )
+    assert Optimiser(policy, Hyper(compute_dtype=compute)).gradients() == {}
+    assert parameter.grad is None, "nothing of them is in another optimiser's first step"
+
+
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 def test_moments_on_the_host_are_brought_by_pieces_and_give_the_same_bits(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch, compute: str
@@ -123,6 +144,22 @@ def test_moments_on_the_host_are_brought_by_pieces_and_give_the_same_bits(
     for name, tensor in states[0].items():
         assert all(torch.equal(tensor, saved[name]) for saved in states[1:]), name
     assert max(len(weight.moments.pieces) for weight in optimiser._weights.values() if weight.moments) > 4
+
+
+def test_an_update_by_pieces_has_the_bits_of_one_of_the_whole(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for elements in (1 << 20, 1500):
+        monkeypatch.setattr(moments_module, "CPU_ELEMENTS", elements)
+        policy = model.load(model_folder, "cpu")
+        optimiser = Optimiser(policy, Hyper(learning_rate=1e-2, warmup_steps=0))
+        for number in (1, 2):
+            step.train_step(policy, optimiser, batch(number), optimiser.hyper, steps=number - 1)
+        states.append({name: tensor.clone() for name, tensor in optimiser.tensors().items()})
+        most = max(len(weight.moments.pieces) for weight in optimiser._weights.values() if weight.moments)
+        assert (most > 1) == (elements == 1500)
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
 def test_moments_in_8_bits_make_nearly_the_same_updates_and_a_checkpoint_of_theirs_the_same_bits(

@@ -126,6 +126,22 @@ def test_the_rate_of_a_run_is_that_of_all_its_scorers() -> None:
     words = " ".join(describe_run_plan(PlanFlags(), msgspec.structs.replace(UNDER_WAY, capacity=capacity)))
     assert "2 scorers verify a step's rollouts in 12.8 s" in words  # 256 rollouts at 20 per second
     assert "until there are 3 such scorers" in words
+    state = msgspec.structs.replace(UNDER_WAY, capacity=capacity)
+    words = " ".join(describe_run_plan(PlanFlags(scorers=3), state))
+    assert "3 scorers verify a step's rollouts in 8.53 s, of the 10.00 s of a step" in words
+    assert "The bottleneck is the nodes" in words
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (PlanFlags(uplink=100.0), "--uplink would"),
+        (PlanFlags(at_once=8, scorer_tokens=9.0), "--at-once, --scorer-tokens"),
+    ],
+)
+def test_a_flag_for_what_a_run_measures_is_refused_and_not_passed_over(flags: PlanFlags, named: str) -> None:
+    with pytest.raises(LocalFault, match=f"measures what {named}"):
+        describe_run_plan(flags, UNDER_WAY)
 
 
 def test_a_run_without_steps_and_half_of_ones_own_machines_are_refused() -> None:
