@@ -43,7 +43,7 @@ def unhashed(name: str) -> set[str]:
     return {normal(part) for part in parts if not part.startswith("#") and "--hash=sha256:" not in part}
 
 
-OTHER_PYTHON = {ROOT / "tasks/verifiers/other_python", ROOT / "tasks/verifiers/tasksets"}
+OTHER_PYTHON = {ROOT / "tasks/verifiers/other_python", ROOT / "benchmarks/bridge/tasksets"}
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
 
 

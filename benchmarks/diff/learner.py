@@ -37,7 +37,7 @@ from echo2.coordinator.learner.ranks.split_master import publishable
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.warmup import save, supervise
 from echo2.coordinator.run import model_folder
-from echo2.engines.direct import generate
+from benchmarks.harness.direct import generate
 from echo2.engines.engine import Job
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.tasks import tokenizer

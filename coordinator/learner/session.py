@@ -393,7 +393,6 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
         (hyper.cut_rollouts not in CUT_KINDS, f"cut_rollouts: choose one of {', '.join(CUT_KINDS)}"),
         (hyper.cut_rollouts == "penalised" and limit < 1, "cut_rollouts: the limit of a rollout is not known"),
         (hyper.cut_rollouts == "masked" and not ends, "cut_rollouts: the tokens that end an answer are not known"),
-        (not hyper.cut_penalty > 0, "cut_penalty: above 0"),
         (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
         (hyper.compute_dtype not in COMPUTE_TYPES, f"compute_dtype: choose one of {', '.join(COMPUTE_TYPES)}"),
         (hyper.recompute not in RECOMPUTE_KINDS, f"recompute: choose one of {', '.join(RECOMPUTE_KINDS)}"),

@@ -113,7 +113,7 @@ class Guarding:
     def take(self, section: GuardSection) -> None:
         """Take these settings, from the next step and evaluation on."""
         self._auto = section.auto_rollback
-        self._guard.limits = GuardLimits(section.heldout_share, section.exams, section.warn_only)
+        self._guard.limits = GuardLimits(section.exams, section.warn_only)
 
     @property
     def exams_without_best(self) -> int:

@@ -26,7 +26,7 @@ from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.devices import host_transfers
-from echo2.engines.direct import generate_all
+from benchmarks.harness.direct import generate_all
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers import decoder as decoder_module

@@ -1,0 +1,1 @@
+"""Three small tasksets as `verifiers init` writes them, for `make demo-verifiers`, the tests and this benchmark. verifiers alone imports them."""
