@@ -14,7 +14,6 @@
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from echo2.engines.devices.devices import Inventory
 from echo2.engines.devices.torch_build import command_for_extra
 from echo2.engines.engine import DTYPES, Dtype, Engine
 from echo2.engines.temperature import PLAIN_RULE, RULES
-from echo2.runtime.declared_requirements import lacking
+from echo2.runtime.declared_requirements import lacking, version_of
 
 AUTO_ENGINE: Final = "auto"
 EXACT_CLASSES: Final = ("float32",)
@@ -104,7 +103,7 @@ class EngineRow:
         if self.built is not None:
             named: list[str] = _import_object(self.built)()
             return named
-        return [_version(name) for name in self.packages]
+        return [" ".join(filter(None, (name, version_of(name)))) for name in self.packages]
 
     def make(self, device: str, dtype: Dtype) -> Engine:
         """Make the engine. Call only in its process."""
@@ -253,13 +252,6 @@ def engine_row(name: str) -> EngineRow:
     if name not in _ROWS:
         raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(engine_names())}")
     return _ROWS[name]
-
-
-def _version(package: str) -> str:
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:  # imported by another name than it is installed by
-        return package
 
 
 def _import_object(text: str) -> Callable[..., Any]:

@@ -20,7 +20,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +34,7 @@ from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, wr
 from echo2.protocol import succession
 from echo2.runtime.figures import number_of
 from echo2.runtime.files import sync_folder, writing
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, minute
 
 CHAIN: Final = (
     "the old key replaced another one before: what is still to come from that one goes to the old key first, at its "
@@ -146,7 +145,7 @@ def _check_passed_on(runs: Sequence[Path], key: bytes, now: int) -> None:
     if now < again:
         raise BadConfig(
             "this key replaced another one less than a day ago, and a run passes standing and balance on once per day: "
-            f"repeat this after {datetime.fromtimestamp(again / 1000, UTC):%Y-%m-%d %H:%M} UTC; with --give-up both "
+            f"repeat this after {minute(again)}; with --give-up both "
             "stay with the present key, as does the balance that is still to come to it"
         )
 

@@ -1,6 +1,5 @@
 """`echo2-coord keys`: the run's keys."""
 
-import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,6 +28,7 @@ def keys_show(home: Home = Path(".")) -> None:
     from echo2.coordinator.run import keys, setup
     from echo2.coordinator.settings import config
     from echo2.protocol.root_chain import ROOT
+    from echo2.runtime.units import date
 
     place = RunFolder(home)
     config.read(place.config)
@@ -36,7 +36,7 @@ def keys_show(home: Home = Path(".")) -> None:
     root = chain[-1]
     signers = root.roles[ROOT]
     print(f"run      {root.run.hex()}")
-    print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
+    print(f"Root     {root.serial}, expires {date(root.expires)}")
     print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
     for key in keys.describe_keys(place, chain):
         offline = key.role in (ROOT, keys.PAYOUT)

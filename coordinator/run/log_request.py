@@ -8,7 +8,6 @@ Rules
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
@@ -25,6 +24,7 @@ from echo2.protocol.restored_logs import KIND, LogRestored
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
+from echo2.runtime.units import second
 
 MOST_BYTES: Final = 4 << 20
 """The largest request or answer, in bytes."""
@@ -64,12 +64,12 @@ def check_log_request(asked: LogRequest) -> tuple[Root, LogRestored]:
 
 def describe_log(root: Root, document: LogRestored) -> list[str]:
     """Describe a document for the person who signs, one line per fact."""
-    known, at = document.known, datetime.fromtimestamp(document.restored / 1000, UTC)
+    known = document.known
     entries = number_of(document.size, "entry")
     return [
         f"run      {root.run.hex()}",
         f"log      {document.serial}, after the log {document.old.hex()[:16]}",
-        f"restored {entries} and {number_of(document.number, 'head')} of a copy, on {at:%Y-%m-%d %H:%M:%S} UTC",
+        f"restored {entries} and {number_of(document.number, 'head')} of a copy, on {second(document.restored)}",
         f"root     {document.root.hex()}",
         f"known    head {known.number} over {number_of(known.size, 'entry')}, which nodes hold",
         f"WARNING  lost: {number_of(known.size - document.size, 'entry')} or more, whose receipts become claims",

@@ -17,7 +17,6 @@ Rules
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
@@ -35,6 +34,7 @@ from echo2.protocol import root_chain
 from echo2.protocol.authority import RoleKeys, Root, threshold_changes
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import second
 
 MOST_BYTES: Final = 4 << 20
 """The largest request or answer, in bytes."""
@@ -187,7 +187,7 @@ def describe_root(before: Root, root: Root, asked: RootRequest) -> list[str]:
     """Describe the changes of the next Root for the person who signs, one line per change."""
     lines = [
         f"run      {root.run.hex()}",
-        f"Root     {root.serial}, issued {_day(root.issued)}, ends {_day(root.expires)}",
+        f"Root     {root.serial}, issued {second(root.issued)}, ends {second(root.expires)}",
     ]
     if asked.new_root_key:
         lines.append(f"{ROOT:<9}{spaced_fingerprint(before.roles[ROOT].keys[0])} -> a new key, made here")
@@ -206,7 +206,7 @@ def describe_root(before: Root, root: Root, asked: RootRequest) -> list[str]:
     revoked = {key: since for key, since in root.revoked.items() if key not in before.revoked}
     if asked.revoke_root_from is not None:
         revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from
-    lines += [f"revoked  {spaced_fingerprint(key)} from {_day(since)} on" for key, since in revoked.items()]
+    lines += [f"revoked  {spaced_fingerprint(key)} from {second(since)} on" for key, since in revoked.items()]
     lines += [f"WARNING  {sentence}" for sentence in threshold_changes(before, root)]
     return lines if len(lines) > 2 else [*lines, "keys     unchanged"]
 
@@ -336,7 +336,3 @@ def _missing_or_none(sealed: bytes, before: Root) -> list[str]:
         return missing(sealed, before)
     except Malformed:
         return []
-
-
-def _day(at: int) -> str:
-    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -14,9 +14,9 @@ from echo2.coordinator.verdicts.stored_rollouts import (
     list_groups,
     read_group,
 )
-from echo2.ledger.standing import minute
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import minute
 from echo2.tasks.task import Tokenizer
 
 SHORT = 100

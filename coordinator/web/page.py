@@ -24,9 +24,10 @@ from echo2.coordinator.web import (
 )
 from echo2.coordinator.web.charts import Bar
 from echo2.coordinator.web.node_rows import Page
-from echo2.ledger.standing import Rank, Standing, describe, minute
+from echo2.ledger.standing import Rank, Standing, describe
 from echo2.protocol.task_kinds import public_name
 from echo2.runtime import figures
+from echo2.runtime.units import minute
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),
