@@ -17,13 +17,14 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from echo2.engines.devices.devices import Inventory
 from echo2.engines.devices.torch_build import command_for_extra
-from echo2.engines.engine import DTYPES, Dtype, Engine
+from echo2.engines.engine import DTYPES, Dtype, Engine, dtype_named
 from echo2.engines.temperature import PLAIN_RULE, RULES
 from echo2.runtime.declared_requirements import lacking, version_of
+from echo2.runtime.errors import LocalFault
 
 AUTO_ENGINE: Final = "auto"
 EXACT_CLASSES: Final = ("float32",)
@@ -237,6 +238,28 @@ def choose(name: str = AUTO_ENGINE) -> EngineRow:
             return row
     lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())}: {row.remedy()}" for row in rows)
     raise UnknownEngine(f"no engine can be used here: {lacks}" if name == AUTO_ENGINE else f"engine {lacks}")
+
+
+class ClassParts(NamedTuple):
+    """The parts of an engine class."""
+
+    engine: str
+    dtype: Dtype
+    device: str
+
+
+def parts_of(engine_class: str, example: str = "transformers/float32/cpu") -> ClassParts:
+    """Return the parts of a class of an engine that is installed here. `example`: what else could be named. Raises
+    `LocalFault`."""
+    named = engine_class.rstrip("/").split("/")
+    dtype = dtype_named(named[1]) if len(named) == 3 else None
+    if dtype is None:
+        raise LocalFault(f"{engine_class} is no class: name engine/dtype/device, as {example}")
+    try:
+        choose(named[0]).check(dtype)
+    except UnknownEngine as error:
+        raise LocalFault(str(error)) from error
+    return ClassParts(named[0], dtype, named[2])
 
 
 def remedy_for(admitted: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Prompts of different difficulty in simulated time: which groups teach something, under the product's own rules.
 
-`run.prompts` and `run.draw` are the product's own functions (prompt_choice.py, prompt_records.py, advantages.py). The policy is a model, and these are its assumptions:
+`run.prompts` and `run.draw` are the product's own functions (prompt_choice.py, prompt_records.py, advantages.py). The
+policy is a model, and these are its assumptions:
 
 1. A rollout of prompt i earns 1 with probability p_i, else 0, whichever node generates it. The logit of p_i is the sum
    of the prompt's ease, which is drawn once, and of what was learned. A share `DEAD` of the prompts never succeeds.

@@ -1,5 +1,6 @@
 """`echo2-coord keys`: the run's keys."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -131,7 +132,6 @@ def keys_export_root(
 
 
 @keys_app.command("sign-root")
-@keys_app.command("sign", hidden=True)
 def keys_sign(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
@@ -143,16 +143,11 @@ def keys_sign(
     """Sign a request with the root keys in a folder. Needs no run folder and no network."""
     from echo2.coordinator.run import keys, keys_commands
 
-    def confirm(lines: list[str]) -> bool:
-        print("\n".join(lines), flush=True)
-        return yes or ask_agreement("Sign this?", default=False)
-
-    lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
-    print("\n".join(lines))
+    secret, agree = keys.passphrase(), _agreement(yes=yes)
+    print("\n".join(keys_commands.sign(request, place, secret=secret, confirm=agree, set_changes=set_changes)))
 
 
 @keys_app.command("import-root")
-@keys_app.command("install", hidden=True)
 def keys_install(
     signed: Annotated[list[Path], typer.Argument(help="The signed Root; several files of one.", show_default=False)],
     home: Home = Path("."),
@@ -184,11 +179,7 @@ def keys_sign_log(
     from echo2.coordinator.ledger_files import log_commands
     from echo2.coordinator.run import keys
 
-    def confirm(lines: list[str]) -> bool:
-        print("\n".join(lines), flush=True)
-        return yes or ask_agreement("Sign this?", default=False)
-
-    print("\n".join(log_commands.sign(request, place, keys.passphrase(), confirm)))
+    print("\n".join(log_commands.sign(request, place, keys.passphrase(), _agreement(yes=yes))))
 
 
 @keys_app.command("import-log")
@@ -200,6 +191,16 @@ def keys_import_log(
     from echo2.coordinator.ledger_files import log_commands
 
     print("\n".join(log_commands.install(home, *signed)))
+
+
+def _agreement(*, yes: bool) -> Callable[[list[str]], bool]:
+    """Return what shows lines, and tells whether they may be signed."""
+
+    def confirm(lines: list[str]) -> bool:
+        print("\n".join(lines), flush=True)
+        return yes or ask_agreement("Sign this?", default=False)
+
+    return confirm
 
 
 def _change(

@@ -1,7 +1,6 @@
 import math
 import random
 
-import msgspec
 import numpy as np
 import pytest
 import torch
