@@ -35,6 +35,7 @@ Rules
 
 import functools
 import itertools
+import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Self
