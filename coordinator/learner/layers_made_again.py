@@ -22,8 +22,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 
-RECOMPUTE_KINDS: Final = ("auto", "always", "never")
-
 
 def make_layers_again(model: PreTrainedModel, kind: str, device: torch.device | str) -> None:
     """Let backward passes compute the layers of `model` again. `kind`: `learner.recompute`; auto: on a GPU."""
