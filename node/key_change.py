@@ -19,7 +19,6 @@ Rules
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.node.errors import BadConfig
 from echo2.node.home import lock_home
-from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.outbox import count_waiting
 from echo2.node.trust.trust_store import stored_run
 from echo2.p2p.errors import BadSignature, Malformed
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
@@ -182,13 +181,8 @@ def _put_aside(folder: Path, name: str) -> None:
 
 
 def _check_settled(folder: Path) -> None:
-    path = folder / "outbox.sqlite"
-    if not path.exists():
-        return
-    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
-        waiting = [row.lease for row in outbox.rows() if row.receipt is None and row.state in ("queued", "received")]
-    if waiting:
+    if waiting := count_waiting(folder):
         raise BadConfig(
-            f"{number_of(len(waiting), 'group')} in {folder} without an answer under the present key: start the node "
+            f"{number_of(waiting, 'group')} in {folder} without an answer under the present key: start the node "
             "once more, let `echo2-node finish` end it, and repeat this"
         )

@@ -13,7 +13,7 @@ Rules
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
