@@ -15,16 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from echo2.node.config import (
-    OF_A_NODE,
-    NodeConfig,
-    check_key,
-    home_file,
-    load_config,
-    read_file,
-    value_of,
-    values_of,
-)
+from echo2.node.config import OF_A_NODE, NodeConfig, check_key, home_file, load_config, read_file, value_of, values_of
 from echo2.node.errors import BadConfig
 from echo2.node.home_place import config_path
 from echo2.runtime.files import writing

@@ -15,11 +15,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.reviews import Review, Reviews
 from echo2.coordinator.verdicts.token_storage import Excerpt
-from echo2.coordinator.verification.evidence import (
-    DOUBT_EVIDENCE,
-    LIFELONG_REFUSAL,
-    REFUSAL_EVIDENCE,
-)
+from echo2.coordinator.verification.evidence import DOUBT_EVIDENCE, LIFELONG_REFUSAL, REFUSAL_EVIDENCE
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS

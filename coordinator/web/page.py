@@ -13,15 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from echo2.coordinator.metrics.views import NodeRow, RunState
 from echo2.coordinator.submissions import rollouts_report
-from echo2.coordinator.web import (
-    broadcast_chart,
-    charts,
-    curves,
-    formatting,
-    market_chart,
-    refusal_texts,
-    step_rows,
-)
+from echo2.coordinator.web import broadcast_chart, charts, curves, formatting, market_chart, refusal_texts, step_rows
 from echo2.coordinator.web.charts import Bar
 from echo2.coordinator.web.node_rows import Page
 from echo2.ledger.standing import Rank, Standing, describe
