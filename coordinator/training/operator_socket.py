@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from echo2.coordinator.training.run_watch import Watch
-from echo2.runtime.control_client import NotYours, socket_path
+from echo2.runtime.control_client import socket_path
 from echo2.runtime.control_socket import Command, ControlSocket
-from echo2.runtime.errors import LocalFault
 
 MOST_WHY = 300
 """Most characters of the operator's reason for a pause; the page shows it."""
@@ -39,7 +38,7 @@ class Orders(NamedTuple):
     change: Callable[[Sequence[str], Sequence[str]], Awaitable[list[str]]]
 
 
-class OperatorSocket:
+class OperatorSocket(ControlSocket):
     """The server of the commands. `home`: the run folder."""
 
     def __init__(self, home: Path, watch: Watch, orders: Orders) -> None:
@@ -56,14 +55,7 @@ class OperatorSocket:
             "finish": self._finish,
             "settings": self._settings,
         }
-        self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
-
-    async def run(self) -> None:
-        """Serve until cancelled. Raises `LocalFault` if the socket or its folder belongs to another user."""
-        try:
-            await self.server.run()
-        except NotYours as error:
-            raise LocalFault(str(error)) from error
+        super().__init__(socket_path(home), commands, logger="coordinator")
 
     async def _pause(self, asked: dict[str, Any]) -> dict[str, Any]:
         why = asked.get("why", "")

@@ -91,7 +91,7 @@ class ControlCommands:
         self._run_state = parts.run_state
 
     def by_name(self) -> dict[str, Command]:
-        """Return the commands by name, for `CommandServer`."""
+        """Return the commands by name, for the control socket."""
         return {
             "status": self.status,
             "why": self.why,

@@ -37,7 +37,7 @@ def commanded(home: Path) -> Iterator[Callable[[], Watch]]:
         commands = OperatorSocket(home, watch, orders(remark=remark, roll_back=roll_back))
         task = asyncio.create_task(commands.run())
         there.extend([watch, asyncio.get_running_loop(), task])
-        await commands.server.listening.wait()
+        await commands.listening.wait()
         ready.set()
         try:
             await task

@@ -70,7 +70,7 @@ async def coordinating(world: World, home: Path) -> AsyncIterator[None]:
     watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
     socket = OperatorSocket(home, watch, orders(pay=pay))
     serving = asyncio.create_task(socket.run())
-    await socket.server.listening.wait()
+    await socket.listening.wait()
     try:
         yield
     finally:

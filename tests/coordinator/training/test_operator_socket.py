@@ -17,7 +17,7 @@ from tests.support.operator_orders import orders
 async def asked(socket: OperatorSocket, home: Path, name: str, **facts: Any) -> dict[str, Any]:
     """Send a command to the socket while it serves."""
     serving = asyncio.create_task(socket.run())
-    await socket.server.listening.wait()
+    await socket.listening.wait()
     try:
         return await asyncio.to_thread(command, home, name, **facts)
     finally:
