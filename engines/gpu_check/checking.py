@@ -108,7 +108,7 @@ def _engine_row(name: str, sight: Sight | None) -> CheckRow:
     gpus = [f"{gpu.name} ({kind})" for kind, some in sight.inventory.gpus.items() for gpu in some if not gpu.fault]
     faults = [gpu.fault for some in sight.inventory.gpus.values() for gpu in some if gpu.fault]
     reason = "; ".join(filter(None, [sight.fault, *faults, sight.inventory.unused]))
-    build = ", ".join(filter(None, (_named_version(package) for package in _BUILDS[name])))
+    build = ", ".join(f"{package} {version}" for package in _BUILDS[name] if (version := version_of(package)))
     return CheckRow(
         what=what, value=f"{build}: {', '.join(gpus) or 'the CPU alone'}",
         verdict=UNSEEN if sight.fault else "short" if reason and not gpus else "", remedy=reason,
@@ -146,7 +146,3 @@ def _driver(name: str) -> str:
     except OSError:
         version = None
     return f"{name or 'none'}{f' {version.group()}' if version else ''}"
-
-
-def _named_version(package: str) -> str:
-    return f"{package} {version}" if (version := version_of(package)) else ""
