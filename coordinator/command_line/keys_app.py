@@ -77,11 +77,7 @@ def keys_make_root(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
     """Make another root key, and print its public half for `export-root --add`. It counts once a Root names it."""
-    from echo2.coordinator.run import keys, root_keys
-    from echo2.p2p.identity import public_bytes
-
-    public = public_bytes(root_keys.make(out, keys.passphrase()))
-    print(f"{public.hex()}\nfingerprint {keys.spaced_fingerprint(public)}, in {out}")
+    _make("root", out)
 
 
 @keys_app.command("make-payout")
@@ -89,9 +85,14 @@ def keys_make_payout(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
     """Make a key that approves payments, and print its public half for `export-root --payout`."""
-    from echo2.coordinator.run import keys
+    _make("payout", out)
 
-    public = keys.make_next(out, keys.PAYOUT, keys.passphrase())
+
+def _make(role: str, out: Path) -> None:
+    from echo2.coordinator.run import keys
+    from echo2.p2p.identity import public_bytes
+
+    public = public_bytes(keys.make_next(out, role, keys.passphrase()))
     print(f"{public.hex()}\nfingerprint {keys.spaced_fingerprint(public)}, in {out}")
 
 
