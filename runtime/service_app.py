@@ -24,7 +24,9 @@ ServiceName = Annotated[str, typer.Option("--name", metavar="WORD", help="Name o
 
 def service_app(program: str, service_of: ServiceOf, reported: Reported) -> CommandApp:
     """Return the commands of a program. `reported`: its decorator of commands (runtime/cli_errors.py)."""
-    app = CommandApp(reported, help="Run it in the background: by systemd, or by launchd on macOS.", no_args_is_help=True)
+    app = CommandApp(
+        reported, help="Run it in the background: by systemd, or by launchd on macOS.", no_args_is_help=True
+    )
 
     @app.command("install")
     def install(home: Home = None, name: ServiceName = "") -> None:

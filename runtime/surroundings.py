@@ -93,7 +93,8 @@ _USER: Final = (
     "docker: -e HOME=/data -v VOLUME:/data)"
 )
 _READ_ONLY: Final = (
-    f"cannot write {{place}}: {os.strerror(errno.EROFS)} or not permitted; name a folder that user {{user}} may write in"
+    f"cannot write {{place}}: {os.strerror(errno.EROFS)} or not permitted; "
+    "name a folder that user {user} may write in"
 )
 _DISK: Final = "the disk does not read or write as it should ({error}): check it, and the log of the kernel"
 _MEMORY: Final = "no memory is left: end other programs, or take a smaller model"

@@ -301,7 +301,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }
 
     loop = asyncio.new_event_loop()
-    server = ControlSocket(socket_path(home), dict.fromkeys(("status", "why", "pause"), answered), logger="node", own_code=own_code)
+    commands = dict.fromkeys(("status", "why", "pause"), answered)
+    server = ControlSocket(socket_path(home), commands, logger="node", own_code=own_code)
     task = loop.create_task(server.run())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

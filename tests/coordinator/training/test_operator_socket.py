@@ -34,7 +34,8 @@ def socket_of(world: World, home: Path) -> OperatorSocket:
             raise LocalFault("no such node")
         return f"{peer}: {word} ({why})"
 
-    return OperatorSocket(home, Watch(world.group_service, lambda: world.now / 1000, lambda: None), orders(renew=renew, remark=remark))
+    watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
+    return OperatorSocket(home, watch, orders(renew=renew, remark=remark))
 
 
 async def test_commands_reach_the_coordinator(world: World, tmp_path: Path) -> None:

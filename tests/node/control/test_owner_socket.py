@@ -67,7 +67,8 @@ async def test_a_verdict_is_shown_with_its_times_and_a_refusal_ends_with_a_code_
         answer = {"by": "appeal", "code": "ok", "reason": "", "at": 1_800_000_000_000}
         return {"lease": asked["lease"], "answers": [answer]}
 
-    server = asyncio.ensure_future(ControlSocket(socket_path(tmp_path), {"verdict": verdict}, logger="node", own_code=own_code).run())
+    control = ControlSocket(socket_path(tmp_path), {"verdict": verdict}, logger="node", own_code=own_code)
+    server = asyncio.ensure_future(control.run())
     while not socket_path(tmp_path).exists():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     said = lambda *words: asyncio.to_thread(CliRunner().invoke, cli.app, [*words, "--home", str(tmp_path)])  # noqa: E731
@@ -102,7 +103,8 @@ async def test_a_command_that_the_node_refuses_ends_with_the_code_of_the_fault(
     async def fail(asked: dict[str, object]) -> dict[str, object]:
         raise error
 
-    server = asyncio.ensure_future(ControlSocket(socket_path(tmp_path), {"pause": fail}, logger="node", own_code=own_code).run())
+    control = ControlSocket(socket_path(tmp_path), {"pause": fail}, logger="node", own_code=own_code)
+    server = asyncio.ensure_future(control.run())
     while not socket_path(tmp_path).exists():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     words = ["pause", "--gpu", "7", "--home", str(tmp_path)]

@@ -40,7 +40,8 @@ def _sets_opened() -> Iterator[None]:
         information = Path(folder) / "echo2_sets-1.0.dist-info"
         information.mkdir()
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: echo2-sets\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text(f"[{GROUP}]\n{FAMILY} = tests.tasks.gym.sets_list:unlisted_task\n")
+        maker = "tests.tasks.gym.sets_list:unlisted_task"
+        (information / "entry_points.txt").write_text(f"[{GROUP}]\n{FAMILY} = {maker}\n")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, str(ROOT), before]))
         try:
             yield
