@@ -26,7 +26,7 @@ from benchmarks.attacks.groups import nothing, submission_of
 from benchmarks.attacks.place import AttackPlace
 from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
-from echo2.engines import direct
+from benchmarks.harness import direct
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.leases import Lease
 

@@ -251,7 +251,8 @@ def join_root_answers(signed_roots: Sequence[SignedRoot]) -> SignedRoot:
     if len(signed_roots) == 1:
         return signed_roots[0]
     return SignedRoot(
-        root=join_answers([one.root for one in signed_roots]), runspec=join_answers([one.runspec for one in signed_roots])
+        root=join_answers([one.root for one in signed_roots]),
+        runspec=join_answers([one.runspec for one in signed_roots]),
     )
 
 

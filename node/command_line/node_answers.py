@@ -75,10 +75,7 @@ def show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = Fa
 
     verdict = ask_verdict(home_of(home), lease, ask=ask)
     if not as_json:
-        verdict["answers"] = [
-            {**one, "at": minute(one["at"])}
-            for one in verdict["answers"]
-        ]
+        verdict["answers"] = [{**one, "at": minute(one["at"])} for one in verdict["answers"]]
     show(verdict, as_json)
 
 

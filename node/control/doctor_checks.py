@@ -73,9 +73,7 @@ class HostTrial(msgspec.Struct, frozen=True, kw_only=True):
 def _row(check: str, actual: str, wanted: str, remedy: str = "", exit: int = 0) -> Check:
     """Return a row: good without a remedy; with one bad if it has an exit code, else poor."""
     verdict: Verdict = "good" if not remedy else "bad" if exit else "poor"
-    return Check(
-        check=check, actual=actual, wanted=wanted, remedy=remedy, verdict=verdict, exit=exit if remedy else 0
-    )
+    return Check(check=check, actual=actual, wanted=wanted, remedy=remedy, verdict=verdict, exit=exit if remedy else 0)
 
 
 def installation(described: str, rivals: Sequence[str]) -> Check:

@@ -7,7 +7,7 @@ import pytest
 
 from echo2.coordinator.run import chat_settings, model_folder
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.engines import direct
+from benchmarks.harness import direct
 from echo2.engines.engine import Engine, Job
 from echo2.engines.llamacpp import architectures
 from echo2.engines.llamacpp.engine import create

@@ -28,7 +28,7 @@ from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.settings.config import GuardKind
 from echo2.coordinator.training.model_processes import Models
-from echo2.engines import direct
+from benchmarks.harness import direct
 from echo2.engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play

@@ -12,7 +12,7 @@ from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGrou
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import BadModelFolder
 from echo2.coordinator.verification.verification import judge
-from echo2.engines import direct
+from benchmarks.harness import direct
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.transformers import model_config
 from echo2.engines.transformers.engine import TransformersEngine

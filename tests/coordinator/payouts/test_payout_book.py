@@ -33,8 +33,8 @@ from echo2.ledger.payout_facts import (
 )
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault
-from tests.support.operator_orders import orders
 from tests.support.group_world import World
+from tests.support.operator_orders import orders
 from tests.support.payout_world import fund, node
 
 ALICE = node(1)

@@ -18,9 +18,9 @@ from echo2.coordinator.web.site import BODIES
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
-from tests.support.operator_orders import orders
 from tests.support.commanded_run import commanded
 from tests.support.group_world import World
+from tests.support.operator_orders import orders
 
 
 def said(*words: object) -> Result:
