@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness import bench
-from benchmarks.harness.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.coordinator.verification.submitted_group import ClaimedRollout, UnreadRollout
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS, find_fault, judge
 from echo2.engines.engine import Job, Sample, SampleScore

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.engine_place import EnginePlace
-from benchmarks.harness import direct
+from benchmarks.plays import direct
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
 from echo2.coordinator.verification.evidence import exceeding
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group

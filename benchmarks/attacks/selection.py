@@ -24,7 +24,7 @@ from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.floods import Crowd, learned
 from benchmarks.attacks.groups import nothing, submission_of
 from benchmarks.attacks.place import AttackPlace
-from benchmarks.harness import direct
+from benchmarks.plays import direct
 from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
 from echo2.engines.engine import Job, Sample

@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.diff.anchors import Words
 from benchmarks.diff.streams import Stream
-from benchmarks.harness.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.coordinator.learner import model
 from echo2.coordinator.learner.batches.batch_groups import TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Batch, Hyper, Open, WarmUp

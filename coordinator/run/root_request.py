@@ -262,7 +262,7 @@ def missing(sealed: bytes, before: Root) -> list[str]:
     root = decode(decode_unverified(sealed).payload, Root)
     sets = {"present": before.roles[ROOT]} | ({"new": root.roles[ROOT]} if changes_set(before, root) else {})
     lines = [missing_signatures(sealed, role, f"{name} root keys") for name, role in sets.items()]
-    return [line for line in lines if line]
+    return list(filter(None, lines))
 
 
 def verify_answer(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:

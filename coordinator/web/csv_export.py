@@ -23,21 +23,21 @@ PAY_COLUMNS = ("place", "rank", "price", "work", "pay", "unvested", "accrued", "
 
 def of_nodes(nodes: Sequence[NodeRow], *, market: bool = False) -> str:
     """Write a header and one row per node. Unknown values are empty. `market`: whether the run has one."""
-    return written([[*COLUMNS, *(f"market_{column}" for column in PAY_COLUMNS if market)]]) + rows_of(nodes)
+    return csv_text([[*COLUMNS, *(f"market_{column}" for column in PAY_COLUMNS if market)]]) + rows_of(nodes)
 
 
 def rows_of(nodes: Iterable[NodeRow]) -> str:
     """Write one row per node, without the header."""
-    return written(_cells(node) for node in nodes)
+    return csv_text(_cells(node) for node in nodes)
 
 
 def of_supply(market: MarketView | None) -> str:
     """Write the supply curve of the epoch that runs: milli-RE per hour at most at a cost per RE."""
     points = [] if market is None or market.running is None else market.running.supply
-    return written([("rate", "cost"), *((one.rate, one.cost) for one in points)])
+    return csv_text([("rate", "cost"), *((one.rate, one.cost) for one in points)])
 
 
-def written(rows: Iterable[Iterable[object]]) -> str:
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
     """Write rows (RFC 4180)."""
     text = io.StringIO()
     csv.writer(text).writerows(rows)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from echo2.coordinator.metrics.views import RunState, StepPoint
-from echo2.coordinator.web.csv_export import written
+from echo2.coordinator.web.csv_export import csv_text
 
 COLUMNS = ("reward", "length", "ess", "log_ratio2", "kl", "entropy", "masked", "clipped", "truncated")
 """Metrics that a step has in all and by age; coordinator/learner/objective/step_metrics.py explains them."""
@@ -36,4 +36,4 @@ def last_step_rows(state: RunState) -> list[StepRow]:
 def as_csv(steps: Iterable[StepPoint]) -> str:
     """Write a header and, per step, a row for all groups and one per age (RFC 4180). Unknown values are empty."""
     values = ([step.step, step.at, row.age, *row.values] for step in steps for row in rows(step))
-    return written([["step", "at", "age", *COLUMNS], *values])
+    return csv_text([["step", "at", "age", *COLUMNS], *values])

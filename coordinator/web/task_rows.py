@@ -8,7 +8,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import Evaluation, TaskRow
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
 from echo2.coordinator.verdicts import task_results
-from echo2.coordinator.web.csv_export import cell, written
+from echo2.coordinator.web.csv_export import cell, csv_text
 from echo2.protocol.authority import TaskReference
 
 COLUMNS = (
@@ -63,4 +63,4 @@ def complete_rows(rows: Iterable[TaskRow], database: Database) -> list[TaskRow]:
 def as_csv(rows: Iterable[TaskRow]) -> str:
     """Write a header and one row per task (RFC 4180). Unknown values are empty."""
     values = ([*(cell(getattr(row, column)) for column in COLUMNS), sum(row.failed.values())] for row in rows)
-    return written([[*COLUMNS, "failed_episodes"], *values])
+    return csv_text([[*COLUMNS, "failed_episodes"], *values])

@@ -19,8 +19,8 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from benchmarks.harness.direct import generate
 from benchmarks.memory_network.transport import MemoryNetwork
+from benchmarks.plays.direct import generate
 from echo2.coordinator.accounts.pay import PAY_RULES, PayRule
 from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper

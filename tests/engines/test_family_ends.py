@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import direct
+from benchmarks.plays import direct
 from echo2.coordinator.run import chat_settings, model_folder
 from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines.engine import Engine, Job

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.engines import registry
 from echo2.engines.engine import Job
 from echo2.engines.process.process import EngineProcess

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.harness.direct import generate
+from benchmarks.plays.direct import generate
 from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.engines.engine import DTYPES, EngineRows, Job, Sample
 from echo2.engines.process.messages import ROWS_NOTICE, Probed

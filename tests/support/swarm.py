@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
-from benchmarks.harness import direct
+from benchmarks.plays import direct
 from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.harness import direct
+from benchmarks.plays import direct
 from echo2.coordinator.learner import model_check
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Hyper

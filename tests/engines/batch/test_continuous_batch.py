@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.direct import generate, generate_all
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.batch import row_starts
 from echo2.engines.batch.row_limit import Memory, RowLimit
 from echo2.engines.engine import EngineError, Job, Sample

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from benchmarks.harness.direct import generate_all
+from benchmarks.plays.direct import generate_all
 from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS, ContinuousBatch, OutOfMemory
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.rollout_state import RolloutState

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from benchmarks.harness.direct import generate, generate_all
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import GAP_MOST, EngineError, Job, NoMemory, Sample
 from echo2.engines.sampling import sampling

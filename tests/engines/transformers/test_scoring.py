@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from benchmarks.harness.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import EngineError, GroupToScore, NoMemory, SampleScore
 from echo2.engines.transformers import scoring
