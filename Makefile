@@ -260,7 +260,7 @@ ifdef ALONE
 endif
 
 demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code learn a taskset of verifiers (5 minutes)
-	$(BIN)/echo2-coord demo --no-faults --task verifiers:$(CURDIR)/tasks/verifiers/tasksets/$(TASKSET).toml
+	$(BIN)/echo2-coord demo --no-faults --task verifiers:$(CURDIR)/benchmarks/bridge/tasksets/$(TASKSET).toml
 
 test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own environment server (3 minutes)
 	$(BIN)/python -m pytest -q -rs tests/tasks/verifiers

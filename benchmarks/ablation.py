@@ -55,7 +55,7 @@ SELECTION: Final = FleetTerms(nodes=60, supply=1.5, batch=32, staleness=4, promp
 SELECTION_STEPS: Final = 120
 SELECTION_ROWS: Final[Mapping[str, str]] = {
     ALL: "in full", "by variance": "prompts by variance", "by signal": "draw by signal",
-    "by contrast": "half of a group by contrast", "without window": "by `room` alone",
+    "without window": "by `room` alone",
     "room, signal": "by `room` alone, draw by signal",
 }  # fmt: skip
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"

@@ -42,10 +42,10 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E4
 
 from benchmarks import rollout_rows  # noqa: E402
 from benchmarks.harness.bench import Candidate  # noqa: E402
+from benchmarks.plays.direct import generate  # noqa: E402
 from benchmarks.version_change import change_cost, rows_left  # noqa: E402
 from echo2.coordinator.run import model_folder  # noqa: E402
 from echo2.engines.batch.row_limit import RowLimit  # noqa: E402
-from echo2.engines.direct import generate  # noqa: E402
 from echo2.engines.engine import Job  # noqa: E402
 from echo2.engines.transformers.engine import TransformersEngine  # noqa: E402
 from echo2.tasks import tokenizer as text  # noqa: E402

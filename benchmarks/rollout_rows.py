@@ -18,8 +18,8 @@ import torch
 from msgspec.structs import replace
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from benchmarks.plays.direct import generate_all
 from echo2.engines.batch.row_limit import RowLimit
-from echo2.engines.direct import generate_all
 from echo2.engines.engine import Job
 from echo2.engines.transformers.engine import TransformersEngine
 

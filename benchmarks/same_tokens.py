@@ -31,9 +31,9 @@ import torch  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
 from benchmarks import rollout  # noqa: E402
+from benchmarks.plays.direct import generate, generate_all  # noqa: E402
 from benchmarks.rollout_rows import GROUP, FixedRows, mixed_lengths  # noqa: E402
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS  # noqa: E402
-from echo2.engines.direct import generate, generate_all  # noqa: E402
 from echo2.engines.engine import Job, Sample  # noqa: E402
 from echo2.engines.transformers.engine import TransformersEngine  # noqa: E402
 

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness import bench
+from benchmarks.plays.direct import generate
 from echo2.coordinator.verification.submitted_group import ClaimedRollout, UnreadRollout
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS, find_fault, judge
-from echo2.engines.direct import generate
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.process.messages import pack_samples
 from echo2.protocol.leases import Segment

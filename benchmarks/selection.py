@@ -81,19 +81,17 @@ TASK: Final = Arithmetic("mixed", 1, 1_200, _pose, lambda question, answer: ques
 
 
 class Rule(NamedTuple):
-    """A row. `prompts`, `draw`, `contrast`: as the settings. `supply`: groups generated per group learned from; above 1
-    the steps are fewer, the rollouts as many, and the groups wait in a replay buffer."""
+    """A row. `prompts`, `draw`: as the settings. `supply`: groups generated per group learned from; above 1 the steps
+    are fewer, the rollouts as many, and the groups wait in a replay buffer."""
 
     prompts: str = "order"
     draw: str = "oldest"
-    contrast: float = 1.0
     supply: float = 1.0
 
 
 ROWS: Final[Mapping[str, Rule]] = {
     "prompts in order": Rule(),
     "prompts by variance": Rule(prompts="variance"),
-    "half by contrast": Rule(contrast=0.5),
     "of 1.5, oldest": Rule(supply=1.5),
     "of 1.5, by signal": Rule(supply=1.5, draw="signal"),
 }
@@ -236,7 +234,7 @@ def learn(name: str, model: PreTrainedModel, scene: Scene, seed: int) -> Curve:
     """Train a base model by a row's rules. With supply to spare groups are made by the newest policy, else by that of S
     steps ago."""
     rule, began = ROWS[name], time.process_time()
-    hyper = Hyper(learning_rate=scene.rate, contrast=rule.contrast)
+    hyper = Hyper(learning_rate=scene.rate)
     optimiser, behaviour = Optimiser(model, hyper), build(scene.warm.shape, seed)
     history: deque[dict[str, Tensor]] = deque(maxlen=scene.staleness + 1 if rule.supply == 1 else 1)
     chance, accuracy, signal = torch.Generator().manual_seed(seed), [heldout(model, TASK, TEXT)], []

@@ -55,7 +55,7 @@ from echo2.coordinator.submissions.run_records import RunRecords
 from echo2.coordinator.training.live_settings import LiveSettings
 from echo2.coordinator.training.model_loops import Learning
 from echo2.coordinator.training.model_processes import Models
-from echo2.coordinator.training.operator_socket import OperatorSocket
+from echo2.coordinator.training.operator_socket import OperatorSocket, Orders
 from echo2.coordinator.training.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
 from echo2.coordinator.verdicts.lease_expiries import EXPIRED_AT_ONCE
 from echo2.coordinator.verification.open_classes import ledger_keys
@@ -180,10 +180,11 @@ class Coordinator:
             clock=self._clock, installing=public_install_command(),
             market=None if self.market is None else self.market.figures,
         )  # fmt: skip
-        self.operator = OperatorSocket(
-            self._run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay, self.payments_wait, self.settings.finish, self.settings.change,
+        orders = Orders(
+            self.renew, self.remark, self.learning.guarding.order, self.on_verdict, self.pay, self.payments_wait,
+            self.settings.finish, self.settings.change,
         )  # fmt: skip
+        self.operator = OperatorSocket(self._run.folder.path, self.learning.training.watch, orders)
 
     def _answer_nodes(self) -> RequestHandler:
         """Answer the requests of nodes, and of whoever reads the ledger."""

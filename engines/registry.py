@@ -14,17 +14,17 @@
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from echo2.engines.devices.devices import Inventory
 from echo2.engines.devices.torch_build import command_for_extra
-from echo2.engines.engine import DTYPES, Dtype, Engine
+from echo2.engines.engine import DTYPES, Dtype, Engine, dtype_named
 from echo2.engines.temperature import PLAIN_RULE, RULES
-from echo2.runtime.declared_requirements import lacking
+from echo2.runtime.declared_requirements import lacking, version_of
+from echo2.runtime.errors import LocalFault
 
 AUTO_ENGINE: Final = "auto"
 EXACT_CLASSES: Final = ("float32",)
@@ -104,7 +104,7 @@ class EngineRow:
         if self.built is not None:
             named: list[str] = _import_object(self.built)()
             return named
-        return [_version(name) for name in self.packages]
+        return [" ".join(filter(None, (name, version_of(name)))) for name in self.packages]
 
     def make(self, device: str, dtype: Dtype) -> Engine:
         """Make the engine. Call only in its process."""
@@ -240,6 +240,28 @@ def choose(name: str = AUTO_ENGINE) -> EngineRow:
     raise UnknownEngine(f"no engine can be used here: {lacks}" if name == AUTO_ENGINE else f"engine {lacks}")
 
 
+class ClassParts(NamedTuple):
+    """The parts of an engine class."""
+
+    engine: str
+    dtype: Dtype
+    device: str
+
+
+def parts_of(engine_class: str, example: str = "transformers/float32/cpu") -> ClassParts:
+    """Return the parts of a class of an engine that is installed here. `example`: what else could be named. Raises
+    `LocalFault`."""
+    named = engine_class.rstrip("/").split("/")
+    dtype = dtype_named(named[1]) if len(named) == 3 else None
+    if dtype is None:
+        raise LocalFault(f"{engine_class} is no class: name engine/dtype/device, as {example}")
+    try:
+        choose(named[0]).check(dtype)
+    except UnknownEngine as error:
+        raise LocalFault(str(error)) from error
+    return ClassParts(named[0], dtype, named[2])
+
+
 def remedy_for(admitted: Sequence[str]) -> str:
     """Return the command that installs an engine of which a run admits a class; empty: none of this build lacks
     packages. `admitted`: prefixes of classes."""
@@ -253,13 +275,6 @@ def engine_row(name: str) -> EngineRow:
     if name not in _ROWS:
         raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(engine_names())}")
     return _ROWS[name]
-
-
-def _version(package: str) -> str:
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:  # imported by another name than it is installed by
-        return package
 
 
 def _import_object(text: str) -> Callable[..., Any]:

@@ -16,12 +16,12 @@ Rules
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS, ONE, PROVEN_AUDITED_GROUPS, decay_count
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import KeyAccount, apply
+from echo2.runtime.units import minute
 
 Rank = Literal["new", "known", "proven"]
 
@@ -86,8 +86,3 @@ def describe(standing: Standing) -> str:
 def until(end: int) -> str:
     """Return the end of a suspension, given in ms, in words."""
     return "an appeal or the operator lifts it" if end >= FOREVER_MS else minute(end)
-
-
-def minute(at: int) -> str:
-    """Return a time, given in ms, to the minute: "2026-11-22 10:00 UTC"."""
-    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from echo2.engines.process.device_list import DEVICE_NAME, PATTERN
@@ -27,6 +26,7 @@ from echo2.protocol.money_text import parse_amount
 from echo2.protocol.sealed_asks import parse_ask
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import DEFAULT_ORIGIN, FLAG, Loader, SettingsFault, holds, merge, read_toml
+from echo2.runtime.settings_file import text_of
 
 PREFIX: Final = "ECHO2_"
 OF_A_NODE: Final = ("ask", "tariff", "watts")
@@ -335,17 +335,6 @@ def flags_by_device(flags: Mapping[str, Any]) -> dict[str, Any]:
             name, equals, value = text.rpartition("=")
             merge(given, values_of({f"devices.{name}.{key}" if equals else key: value}))
     return given
-
-
-def text_of(value: Any) -> str:
-    """Return a value as a settings file has it."""
-    if value is None:
-        return "unset"
-    plain = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
-    if isinstance(value, dict):
-        plain = tomlkit.inline_table()
-        plain.update({name: one.model_dump(exclude_none=True) for name, one in value.items()})
-    return str(tomlkit.item(plain).as_string())
 
 
 def check_key(key: str) -> None:

@@ -11,27 +11,16 @@ Rules
 
 import errno
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomlkit
-
-from echo2.node.config import (
-    OF_A_NODE,
-    NodeConfig,
-    check_key,
-    home_file,
-    load_config,
-    read_file,
-    text_of,
-    value_of,
-    values_of,
-)
+from echo2.node.config import OF_A_NODE, NodeConfig, check_key, home_file, load_config, read_file, value_of, values_of
 from echo2.node.errors import BadConfig
 from echo2.node.home_place import config_path
 from echo2.runtime.files import writing
 from echo2.runtime.settings import DEFAULT_ORIGIN, holds, means_removal
+from echo2.runtime.settings_file import text_of, with_value
 
 
 class WrittenSetting(NamedTuple):
@@ -91,7 +80,7 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
     *tables, name = key.split(".")
     for part in tables:
         values = values.get(part, {})
-    source = _change_key(source, tables, name, values.get(name))
+    source = with_value(source, tables, name, values.get(name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
         with writing(path) as file:
@@ -106,19 +95,3 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
 
 def _path(environ: Mapping[str, str], home: Path | None) -> Path:
     return config_path(environ) if home is None else home_file(home)
-
-
-def _change_key(source: str, tables: Sequence[str], name: str, value: Any) -> str:
-    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is. `tables`:
-    tables that it lies in, from the outermost on."""
-    document: Any = tomlkit.parse(source)
-    inner = document
-    for table in tables:
-        if value is None and table not in inner:
-            return source
-        inner = inner.setdefault(table, tomlkit.table(is_super_table=inner is document))
-    if value is None:
-        inner.pop(name, None)
-    else:
-        inner[name] = value
-    return tomlkit.dumps(document)

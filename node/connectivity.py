@@ -14,7 +14,6 @@ Rules
 """
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import anyio
 import structlog
@@ -44,6 +43,7 @@ from echo2.protocol.ledger_heads import HeadReference
 from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello, Refusal, Welcome
 from echo2.protocol.task_kinds import PLAYED_KINDS
+from echo2.runtime.declared_requirements import version_of
 from echo2.tasks.registry import list_tasks
 
 _log = structlog.get_logger("node")
@@ -144,7 +144,7 @@ class Connectivity:
             "name": (not self._forgotten and config.name) or self._peer_id[-8:],
             "team": "" if self._forgotten else config.team,
             "device": self._engine.hardware if names_device else engine_class.rpartition("/")[2],
-            "software": f"echo2/{_software()}",
+            "software": f"echo2/{version_of('echo2') or 'source'}",
         }
 
     def forget(self) -> None:
@@ -216,10 +216,3 @@ class Connectivity:
     async def _dial_relay(self, address: str) -> str:
         operators = self.coordinator_client.addresses
         return await (operators if address in operators.all() else self.dialer).dial(address)
-
-
-def _software() -> str:
-    try:
-        return version("echo2")
-    except PackageNotFoundError:
-        return "source"

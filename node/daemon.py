@@ -37,13 +37,12 @@ from echo2.engines.registry import AUTO_ENGINE
 from echo2.node import joined_run
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
-from echo2.node.control.command_server import CommandServer
 from echo2.node.control.commands import ControlCommands, DaemonParts
 from echo2.node.engine_child import engine_threads, starting_words
 from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
-from echo2.node.errors import NodeError
+from echo2.node.errors import NodeError, own_code
 from echo2.node.limits.caps import OwnerCaps
 from echo2.node.limits.caps_watch import MONTH_FILE, CapsWatch
 from echo2.node.limits.device_limits import DeviceLimits
@@ -78,6 +77,7 @@ from echo2.p2p.network import Network
 from echo2.protocol.broadcast_messages import Acknowledgement
 from echo2.protocol.methods import ACKNOWLEDGE, MARKET, PAYEE, RANK
 from echo2.runtime.control_client import socket_path
+from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.readiness import report_ready, report_stopping
@@ -222,7 +222,9 @@ class NodeDaemon:
                 device_limits=self.device_limits, ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
             )
         )  # fmt: skip
-        self._control = CommandServer(socket_path(self._config.home), self.commands.by_name())
+        self._control = ControlSocket(
+            socket_path(self._config.home), self.commands.by_name(), logger="node", own_code=own_code
+        )
 
     async def run(self) -> Exit:
         """Work until the owner or the run finishes. Return INTERRUPTED if a signal cut that short (rule 2). Raises

@@ -15,7 +15,6 @@ Rules
 """
 
 import hashlib
-import importlib.metadata
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +37,7 @@ from echo2.node.engine_devices import sampling_fault
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.engine_classes import admits
 from echo2.protocol.task_kinds import PURE_KIND
+from echo2.runtime.declared_requirements import version_of
 from echo2.runtime.files import writing
 
 FILE: Final = "engine-choice.json"
@@ -182,12 +182,7 @@ def read_record(folder: Path) -> EngineRecord | None:
 
 def builds() -> dict[str, str]:
     """Return the versions of the packages that engines are made of."""
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    versions = {name: version for name in _PACKAGES if (version := version_of(name))}
     if (mark := own_environment.mark()) is not None:
         versions["vllm's own environment"] = f"{mark.vllm}, {mark.echo2}"
     return versions

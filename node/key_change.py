@@ -19,8 +19,6 @@ Rules
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +26,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.node.errors import BadConfig
 from echo2.node.home import lock_home
-from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.outbox import count_waiting
 from echo2.node.trust.trust_store import stored_run
 from echo2.p2p.errors import BadSignature, Malformed
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from echo2.protocol import succession
 from echo2.runtime.figures import number_of
 from echo2.runtime.files import sync_folder, writing
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, minute
 
 CHAIN: Final = (
     "the old key replaced another one before: what is still to come from that one goes to the old key first, at its "
@@ -146,7 +144,7 @@ def _check_passed_on(runs: Sequence[Path], key: bytes, now: int) -> None:
     if now < again:
         raise BadConfig(
             "this key replaced another one less than a day ago, and a run passes standing and balance on once per day: "
-            f"repeat this after {datetime.fromtimestamp(again / 1000, UTC):%Y-%m-%d %H:%M} UTC; with --give-up both "
+            f"repeat this after {minute(again)}; with --give-up both "
             "stay with the present key, as does the balance that is still to come to it"
         )
 
@@ -183,13 +181,8 @@ def _put_aside(folder: Path, name: str) -> None:
 
 
 def _check_settled(folder: Path) -> None:
-    path = folder / "outbox.sqlite"
-    if not path.exists():
-        return
-    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
-        waiting = [row.lease for row in outbox.rows() if row.receipt is None and row.state in ("queued", "received")]
-    if waiting:
+    if waiting := count_waiting(folder):
         raise BadConfig(
-            f"{number_of(len(waiting), 'group')} in {folder} without an answer under the present key: start the node "
+            f"{number_of(waiting, 'group')} in {folder} without an answer under the present key: start the node "
             "once more, let `echo2-node finish` end it, and repeat this"
         )

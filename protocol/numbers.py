@@ -9,9 +9,10 @@ Rules
    than 1 speaks number 3 alone.
 """
 
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Final
+
+from echo2.runtime.declared_requirements import version_of
 
 OLDEST_NUMBER: Final = 1
 SEVERAL_ENDS: Final = 2
@@ -34,8 +35,4 @@ def spoken(low: int, high: int) -> str:
 
 def build() -> str:
     """Return the release of echo2 and the numbers that it speaks, as a line for people."""
-    try:
-        release = importlib.metadata.version("echo2")
-    except importlib.metadata.PackageNotFoundError:
-        release = "from source, not installed"
-    return f"echo2 {release}, {spoken(*SPOKEN_NUMBERS)}"
+    return f"echo2 {version_of('echo2') or 'from source, not installed'}, {spoken(*SPOKEN_NUMBERS)}"

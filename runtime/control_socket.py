@@ -26,7 +26,8 @@ from typing import Any, Final
 import structlog
 
 from echo2.runtime.cli_errors import OwnCode, exit_code
-from echo2.runtime.control_client import ANSWER_SECONDS, NAME, NotYours, is_ours_alone
+from echo2.runtime.control_client import ANSWER_SECONDS, NAME, is_ours_alone
+from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 
 LINE_LIMIT: Final = 64 << 10
@@ -60,7 +61,7 @@ class ControlSocket:
 
     async def run(self) -> None:
         """Serve until cancelled, or return at once by rule 4. The caller holds the home's lock, so an existing socket
-        is a dead daemon's and is replaced. Raises `NotYours`."""
+        is a dead daemon's and is replaced. Raises `LocalFault` if the folder belongs to another user."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             try:
@@ -83,7 +84,7 @@ class ControlSocket:
         if not (_is_ours(folder) if self._path.name == NAME else is_ours_alone(folder)):
             in_home = "run this as that user, or choose another --home"
             elsewhere = "have it removed, or choose a --home with a shorter path"
-            raise NotYours(f"{folder} belongs to another user: {in_home if self._path.name == NAME else elsewhere}")
+            raise LocalFault(f"{folder} belongs to another user: {in_home if self._path.name == NAME else elsewhere}")
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

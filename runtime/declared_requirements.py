@@ -1,5 +1,5 @@
-"""Name what an installed library requires and this environment lacks: its installation was cut short, or somebody
-removed a part.
+"""Name the versions of installed libraries, and what one requires and this environment lacks: its installation was cut
+short, or somebody removed a part.
 
 Rules
 1. The requirements of requirements count too. One with a marker is for some platforms or extras, and does not count.
@@ -29,3 +29,11 @@ def lacking(distributions: Iterable[str]) -> list[str]:
                 seen.add(required)
                 todo.append((required, False))
     return sorted(absent)
+
+
+def version_of(distribution: str) -> str:
+    """Return the version that is installed; empty: there is none, or its module has another name than it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""

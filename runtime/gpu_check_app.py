@@ -6,18 +6,17 @@ from typing import Annotated
 
 import typer
 
+from echo2.runtime.command_app import CommandApp
 from echo2.runtime.printable import printable
 
-Reported = Callable[[Callable[..., int | None]], Callable[..., None]]
 Measure = Callable[[str, bool, bool, Path | None], Iterable[str]]
 """Measures a device, quickly or not; returns the table's lines, as JSON or not, and writes them to a file too."""
 
 
-def add_gpu_check(app: typer.Typer, reported: Reported, measure: Measure) -> None:
-    """Add the command to a program. `reported`: its decorator of commands (runtime/cli_errors.py)."""
+def add_gpu_check(app: CommandApp, measure: Measure) -> None:
+    """Add the command to a program."""
 
     @app.command()
-    @reported
     def gpu_check(
         device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
         quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,

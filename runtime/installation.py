@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
+from echo2.runtime.declared_requirements import version_of
 from echo2.runtime.errors import LocalFault
 
 NAME: Final = "echo2"
@@ -192,7 +193,7 @@ def source_of(direct_url: str | None) -> InstallSource:
 
 def read_installation(environment: Mapping[str, str] = os.environ) -> Installation:
     """Return this process's installation. Raises `RunsUninstalled`."""
-    from importlib.metadata import PackageNotFoundError, distribution, version
+    from importlib.metadata import PackageNotFoundError, distribution
 
     try:
         distributed = distribution(NAME)
@@ -209,10 +210,7 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
         of_user=str(Path(str(distributed.locate_file(""))).resolve()) == _user_site(),
         image=environment.get(CONTAINER, ""),
     )
-    try:
-        return replace(installed, torch=build_of(version("torch")))
-    except PackageNotFoundError:
-        return installed
+    return replace(installed, torch=build_of(version_of("torch")))
 
 
 def public_install_command() -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from echo2.runtime.command_app import CommandApp, Reported
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.printable import printable
 from echo2.runtime.service_unit import Service
@@ -15,19 +16,19 @@ from echo2.runtime.service_unit import Service
 ServiceOf = Callable[[Path | None], Service]
 """Returns the service of a home under the program's own name; None: the home that a command without --home has. Raises
 the program's errors where there is nothing to run in it."""
-Reported = Callable[[Callable[..., int | None]], Callable[..., None]]
 
 Home = Annotated[Path | None, typer.Option("--home", help="The home, or run folder, of `run`.", show_default=False)]
 OfHome = Annotated[Path | None, typer.Option("--home", help="Only if it runs this home.", show_default="any")]
 ServiceName = Annotated[str, typer.Option("--name", metavar="WORD", help="Name of the service, if there are several.")]
 
 
-def service_app(program: str, service_of: ServiceOf, reported: Reported) -> typer.Typer:
+def service_app(program: str, service_of: ServiceOf, reported: Reported) -> CommandApp:
     """Return the commands of a program. `reported`: its decorator of commands (runtime/cli_errors.py)."""
-    app = typer.Typer(help="Run it in the background: by systemd, or by launchd on macOS.", no_args_is_help=True)
+    app = CommandApp(
+        reported, help="Run it in the background: by systemd, or by launchd on macOS.", no_args_is_help=True
+    )
 
     @app.command("install")
-    @reported
     def install(home: Home = None, name: ServiceName = "") -> None:
         """Start it now, and from now on at boot or log-in. A second time it reports what changed."""
         from dataclasses import replace
@@ -40,7 +41,6 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
         _print(own_service.install(manager, service, os.environ))
 
     @app.command("uninstall")
-    @reported
     def uninstall(home: OfHome = None, name: ServiceName = "") -> None:
         """Stop it cleanly, and remove the service. Its home stays."""
         from echo2.runtime import own_service
@@ -49,7 +49,6 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
         _print(own_service.uninstall(manager_here(program), _name(program, name), _absolute(home)))
 
     @app.command("status")
-    @reported
     def status(home: OfHome = None, name: ServiceName = "") -> int:
         """Show the service, its home and its state. Exits with 0 if it is up."""
         from echo2.runtime import own_service

@@ -86,10 +86,12 @@ def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None
 
 class Loader(Generic[M]):
     """The loader of one model. `prefix`: that of its variables. `is_foreign`: tells whether a variable with the prefix
-    is no setting."""
+    is no setting. `removed`: keys of earlier commits, each with the reason why it is gone."""
 
-    def __init__(self, model: type[M], prefix: str, is_foreign: Callable[[str], bool]) -> None:
-        self._model, self._prefix, self._is_foreign = model, prefix, is_foreign
+    def __init__(
+        self, model: type[M], prefix: str, is_foreign: Callable[[str], bool], removed: Mapping[str, str] | None = None
+    ) -> None:
+        self._model, self._prefix, self._is_foreign, self._removed = model, prefix, is_foreign, removed or {}
         self.sections = {name: kind for name, field in model.model_fields.items() if (kind := _section(field))}
         self.tables = {name: kind for name, field in model.model_fields.items() if (kind := _table(field))}
         self.keys = dict(_keys(model, self.sections))
@@ -118,12 +120,15 @@ class Loader(Generic[M]):
     def from_env(self, env: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings among the variables. Raises `SettingsFault` for an unknown one with the prefix."""
         known = {self.variable(key): key for key in self.keys}
+        removed = {self.variable(key): key for key in self._removed}
         values: dict[str, Any] = {}
         for name, text in sorted(env.items()):
             if not name.startswith(self._prefix) or self._is_foreign(name):
                 continue
             if not text.strip():  # as an empty variable of a unit file or of docker means: it is not set
                 continue
+            if name in removed:
+                raise SettingsFault(self.unknown(removed[name].split(".")))
             if name not in known:
                 raise SettingsFault(f"unknown environment variable {name}{did_you_mean(name, known)}")
             merge(values, self.from_text(known[name], text))
@@ -157,6 +162,8 @@ class Loader(Generic[M]):
 
     def unknown(self, place: list[str]) -> str:
         """Return the sentence about an unknown section or key."""
+        if (reason := self._removed.get(".".join(place))) is not None:
+            return f"{'.'.join(place)} is no longer a setting, as {reason}: remove it"
         word = place[-1]
         homes = [key for key in self.keys if "." in key and key.partition(".")[2] == word]
         if len(place) == 1:

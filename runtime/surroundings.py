@@ -26,9 +26,11 @@ class Told(NamedTuple):
 
 def describe(error: BaseException) -> Told | None:
     """Return what an error says of the surroundings; None: nothing, so that it is a fault of this program."""
-    for matches, tell in _TABLE:
+    for matches, words, code in _TABLE:
         if matches(error):
-            return tell(error)
+            if not isinstance(words, str):
+                return Told(words(error), code)
+            return Told(words.format(error=error, place=_place(error), user=os.getuid()), code)
     return None
 
 
@@ -70,102 +72,73 @@ def _place(error: BaseException) -> str:
     return str(name) if name else "a file"
 
 
-def _tell_user(error: BaseException) -> Told:
-    return Told(
-        f"the user {os.getuid()} has no entry in the list of users and no HOME: set HOME to a folder that it may write "
-        "in (with docker: -e HOME=/data -v VOLUME:/data)",
-        Exit.CONFIG,
-    )
-
-
-def _tell_locked(error: BaseException) -> Told:
-    return Told(
-        "a database is locked: another process has it open, or its folder lies on a network disk (NFS) whose locks do "
-        "not work: end the other process, or move the folder to a disk of this machine",
-        Exit.TEMPORARY,
-    )
-
-
-def _tell_no_locks(error: BaseException) -> Told:
-    return Told(
-        f"the disk of {_place(error)} has no locks, as NFS without its lock service: move the folder to a disk of this "
-        "machine",
-        Exit.CONFIG,
-    )
-
-
-def _tell_read_only(error: BaseException) -> Told:
-    return Told(
-        f"cannot write {_place(error)}: {os.strerror(errno.EROFS)} or not permitted; name a folder that user "
-        f"{os.getuid()} may write in",
-        Exit.CONFIG,
-    )
-
-
-def _tell_open_files(error: BaseException) -> Told:
+def _open_files(error: BaseException) -> str:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
     by_hand = f"`ulimit -n {most}`, " if most > soft else ""
-    return Told(
+    return (
         f"this process may have {soft} files and connections open, and has reached that: raise it, as with {by_hand}"
-        f"LimitNOFILE={MANY_FILES} in a unit of systemd or docker's --ulimit nofile={MANY_FILES}",
-        Exit.TEMPORARY,
+        f"LimitNOFILE={MANY_FILES} in a unit of systemd or docker's --ulimit nofile={MANY_FILES}"
     )
 
 
-def _tell_no_room(error: BaseException) -> Told:
+def _no_room(error: BaseException) -> str:
     inside = _place(error).startswith(tempfile.gettempdir())
     fix = "set TMPDIR to a folder with room" if inside else "make room there"
-    return Told(f"no space is left for {_place(error)}: {fix}", Exit.TEMPORARY)
+    return f"no space is left for {_place(error)}: {fix}"
 
 
-def _tell_database_full(error: BaseException) -> Told:
-    return Told("no space is left for a database: make room on its disk", Exit.TEMPORARY)
+_USER: Final = (
+    "the user {user} has no entry in the list of users and no HOME: set HOME to a folder that it may write in (with "
+    "docker: -e HOME=/data -v VOLUME:/data)"
+)
+_READ_ONLY: Final = (
+    f"cannot write {{place}}: {os.strerror(errno.EROFS)} or not permitted; "
+    "name a folder that user {user} may write in"
+)
+_DISK: Final = "the disk does not read or write as it should ({error}): check it, and the log of the kernel"
+_MEMORY: Final = "no memory is left: end other programs, or take a smaller model"
 
-
-def _tell_disk(error: BaseException) -> Told:
-    return Told(
-        f"the disk does not read or write as it should ({error}): check it, and the log of the kernel", Exit.CONFIG
-    )
-
-
-def _tell_stale(error: BaseException) -> Told:
-    return Told(
-        f"the network disk has lost {_place(error)} ({os.strerror(errno.ESTALE)}): it was removed or replaced on the "
-        "server; start again once that is back",
+_Row = tuple[Callable[[BaseException], bool], str | Callable[[BaseException], str], Exit]
+_TABLE: Final[tuple[_Row, ...]] = (
+    (_says(KeyError, r"getpwuid\(\): uid not found"), _USER, Exit.CONFIG),
+    (_says(RuntimeError, r"[Cc]ould not determine (the )?home directory"), _USER, Exit.CONFIG),
+    (_lacks_descriptors, _open_files, Exit.TEMPORARY),
+    (
+        _database_says("locked|locking protocol"),
+        "a database is locked: another process has it open, or its folder lies on a network disk (NFS) whose locks do "
+        "not work: end the other process, or move the folder to a disk of this machine",
         Exit.TEMPORARY,
-    )
-
-
-def _tell_memory(error: BaseException) -> Told:
-    return Told("no memory is left: end other programs, or take a smaller model", Exit.TEMPORARY)
-
-
-def _tell_threads(error: BaseException) -> Told:
-    return Told(
+    ),
+    (_database_says("readonly database|unable to open database"), _READ_ONLY, Exit.CONFIG),
+    (
+        _database_says("disk is full"),
+        "no space is left for a database: make room on its disk",
+        Exit.TEMPORARY,
+    ),
+    (_database_says("disk I/O error"), _DISK, Exit.CONFIG),
+    (
+        _of_system(errno.ENOLCK),
+        "the disk of {place} has no locks, as NFS without its lock service: move the folder to a disk of this machine",
+        Exit.CONFIG,
+    ),
+    (_of_system(errno.EROFS, errno.EACCES), _READ_ONLY, Exit.CONFIG),
+    (_of_system(errno.EMFILE, errno.ENFILE), _open_files, Exit.TEMPORARY),
+    (_of_system(errno.ENOSPC, errno.EDQUOT), _no_room, Exit.TEMPORARY),
+    (_of_system(errno.EIO), _DISK, Exit.CONFIG),
+    (
+        _of_system(errno.ESTALE),
+        f"the network disk has lost {{place}} ({os.strerror(errno.ESTALE)}): it was removed or replaced on the server; "
+        "start again once that is back",
+        Exit.TEMPORARY,
+    ),
+    (_of_system(errno.ENOMEM), _MEMORY, Exit.TEMPORARY),
+    (lambda error: isinstance(error, MemoryError), _MEMORY, Exit.TEMPORARY),
+    (
+        _says(RuntimeError, "can't start new thread"),
         "no further thread can be started: the limit of processes of this user or control group is reached (`ulimit "
         "-u`, pids.max)",
         Exit.TEMPORARY,
-    )
-
-
-_Row = tuple[Callable[[BaseException], bool], Callable[[BaseException], Told]]
-_TABLE: Final[tuple[_Row, ...]] = (
-    (_says(KeyError, r"getpwuid\(\): uid not found"), _tell_user),
-    (_says(RuntimeError, r"[Cc]ould not determine (the )?home directory"), _tell_user),
-    (_lacks_descriptors, _tell_open_files),
-    (_database_says("locked|locking protocol"), _tell_locked),
-    (_database_says("readonly database|unable to open database"), _tell_read_only),
-    (_database_says("disk is full"), _tell_database_full),
-    (_database_says("disk I/O error"), _tell_disk),
-    (_of_system(errno.ENOLCK), _tell_no_locks),
-    (_of_system(errno.EROFS, errno.EACCES), _tell_read_only),
-    (_of_system(errno.EMFILE, errno.ENFILE), _tell_open_files),
-    (_of_system(errno.ENOSPC, errno.EDQUOT), _tell_no_room),
-    (_of_system(errno.EIO), _tell_disk),
-    (_of_system(errno.ESTALE), _tell_stale),
-    (_of_system(errno.ENOMEM), _tell_memory),
-    (lambda error: isinstance(error, MemoryError), _tell_memory),
-    (_says(RuntimeError, "can't start new thread"), _tell_threads),
+    ),
 )
-"""Foreign errors, and the functions that tell of them; the first that matches counts."""
+"""Foreign errors, the words about them, and the exit code; the first that matches counts."""

@@ -32,6 +32,7 @@ from echo2.tasks.task import (
     replay,
     reply_to_episode,
     score_episode,
+    whole_prompt,
 )
 
 DEMONSTRATION: Final = "its own demonstration"
@@ -102,24 +103,12 @@ TEXT = ByteText()
 def ask(task: Task, question: Question) -> ProbedPrompt:
     """Pose a prompt, and play an episode for each answer. Errors of the task are in the result."""
     try:
-        tokens = _whole_prompt(task, question)
+        tokens = whole_prompt(task, question.split, question.index, TEXT)
     except TaskFault as fault:
         return ProbedPrompt(error=str(fault))
     prompt = TEXT.decode(tokens)
     results = {name: play(task, question, _script(task, question, name, prompt)) for name in question.answers}
     return ProbedPrompt(prompt, hashlib.blake2b(repr(tokens).encode(), digest_size=16).hexdigest(), results)
-
-
-def _whole_prompt(task: Task, question: Question) -> list[int]:
-    """Return all tokens before the first sampled one. Raises `TaskFault`."""
-    prompt = prompt_of(task, question.split, question.index, TEXT)
-    if not opens(task):
-        return prompt
-    episode = begin_episode(task, question.split, question.index, TEXT)
-    try:
-        return [*prompt, *(reply_to_episode(episode, [], prompt=prompt) or [])]
-    finally:
-        leave_episode(episode)
 
 
 Script = Callable[[int], str]

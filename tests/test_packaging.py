@@ -43,7 +43,7 @@ def unhashed(name: str) -> set[str]:
     return {normal(part) for part in parts if not part.startswith("#") and "--hash=sha256:" not in part}
 
 
-OTHER_PYTHON = {ROOT / "tasks/verifiers/other_python", ROOT / "tasks/verifiers/tasksets"}
+OTHER_PYTHON = ROOT / "tasks/verifiers/other_python"
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
 
 
@@ -67,7 +67,7 @@ def imported_by(path: Path) -> set[str]:
 @functools.cache
 def imported_by_us() -> set[str]:
     ours = [path for package in PACKAGES for path in paths(package)]
-    return {name for path in ours if path.parent not in OTHER_PYTHON for name in imported_by(path)}
+    return {name for path in ours if path.parent != OTHER_PYTHON for name in imported_by(path)}
 
 
 @functools.cache

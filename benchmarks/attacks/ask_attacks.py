@@ -20,10 +20,10 @@ from benchmarks.attacks.asking import ASK, SALT, coming, sealed, told
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.engine_place import EnginePlace
 from benchmarks.attacks.flood_keys import Key
+from benchmarks.plays import direct
 from echo2.coordinator.calibration.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
 from echo2.coordinator.calibration.cost_times import NO_END
 from echo2.coordinator.epochs.free_places import FREE_ASKS, FREE_OF_PARTY
-from echo2.engines import direct
 from echo2.engines.context import context_of
 from echo2.engines.engine import Job
 from echo2.p2p.identity import peer_id

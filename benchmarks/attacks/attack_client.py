@@ -15,7 +15,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.attacks.groups import submission_of
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.engine import Job, Sample, dtype_named
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.peer_records import RecordIssuer

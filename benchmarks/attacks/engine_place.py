@@ -21,7 +21,7 @@ from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.groups import submission_of
 from benchmarks.attacks.light_node import Terms
 from benchmarks.attacks.wire_place import WirePlace
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.engine import Job, Sample
 from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.p2p.identity import generate_key

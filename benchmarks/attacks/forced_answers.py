@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.engine_place import EnginePlace
+from benchmarks.plays import direct
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
 from echo2.coordinator.verification.evidence import exceeding
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
-from echo2.engines import direct
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.leases import Lease
 from echo2.tasks import registry

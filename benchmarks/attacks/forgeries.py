@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.attacks.altered_weights import altered
 from benchmarks.attacks.attack_client import PATIENCE, AttackRefused, Client
+from benchmarks.plays import direct
 from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
-from echo2.engines import direct
 from echo2.engines.process.messages import float_bytes, floats
 from echo2.p2p.envelope import Envelope, Signature, decode_unverified
 from echo2.p2p.errors import P2PError

@@ -24,9 +24,9 @@ from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.floods import Crowd, learned
 from benchmarks.attacks.groups import nothing, submission_of
 from benchmarks.attacks.place import AttackPlace
+from benchmarks.plays import direct
 from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
-from echo2.engines import direct
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.leases import Lease
 

@@ -34,7 +34,7 @@ LIMIT: Final = 32
 GROUP: Final = 8
 ROWS: Final = 1_000
 """Of each taskset."""
-TASKSETS: Final = Path(__file__).resolve().parents[2] / "tasks/verifiers/tasksets"
+TASKSETS: Final = Path(__file__).resolve().parent / "tasksets"
 BAR: Final = 1.3
 
 
@@ -100,7 +100,7 @@ def _places(taskset: str, text: tokenizer.FileTokenizer, played: Sequence[Played
     if taskset == "guess-digit":
         places = {f"guess {number}>": number for number in range(ROWS)}
     else:
-        chance = random.Random(0)  # as tasks/verifiers/tasksets/reverse_digits.py
+        chance = random.Random(0)  # as tasksets/reverse_digits.py
         digits = ["".join(chance.choice("0123456789") for _ in range(4)) for _ in range(ROWS)]
         places = {f"{row}>": number for number, row in reversed(list(enumerate(digits)))}
     return [places[text.decode(one.prompt)] for one in played]

@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.diff.anchors import Words
 from benchmarks.diff.streams import Stream
+from benchmarks.plays.direct import generate
 from echo2.coordinator.learner import model
 from echo2.coordinator.learner.batches.batch_groups import TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Batch, Hyper, Open, WarmUp
@@ -37,7 +38,6 @@ from echo2.coordinator.learner.ranks.split_master import publishable
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.warmup import save, supervise
 from echo2.coordinator.run import model_folder
-from echo2.engines.direct import generate
 from echo2.engines.engine import Job
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.tasks import tokenizer

@@ -16,7 +16,7 @@ import anyio
 from benchmarks.attacks.flood_keys import Key
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.world import Setting, World, running
-from echo2.engines.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample
 from echo2.protocol.leases import Lease, Rollout, Segment, Submission

@@ -93,18 +93,19 @@ class PayTrial(DemoPayments):
     def give_role(self, now: int) -> None:
         """Make a payout key, and have a Root name it, by the functions of `echo2-coord keys`. Raises `LocalFault`."""
         from echo2.coordinator.database.run_folder import RunFolder
-        from echo2.coordinator.run import keys, keys_commands
+        from echo2.coordinator.run import carried_files, keys, keys_commands
         from echo2.coordinator.run.root_request import SetChange
+        from echo2.p2p.identity import public_bytes
         from echo2.protocol.authority import RoleKeys
 
         safe = self.folder / "approver"
         safe.mkdir(mode=0o700)
         request = safe / "request"
-        public = keys.make_next(safe, keys.PAYOUT, None)
+        public = public_bytes(keys.make_next(safe, keys.PAYOUT, None))
         change = SetChange(payout=RoleKeys(keys=[public], threshold=1))
         keys_commands.export_root(self.home, request, change, now=now)
         keys_commands.sign(request, RunFolder(self.home).keys, secret=None, confirm=lambda lines: True)
-        keys_commands.install(self.home, safe / f"request{keys_commands.SIGNED_SUFFIX}", secret=None)
+        keys_commands.install(self.home, safe / f"request{carried_files.SIGNED_SUFFIX}", secret=None)
 
     def pay(self, nodes: Sequence[NodeRow], alive: Iterable[str]) -> None:
         """Pay out what is payable. `alive`: names of the nodes that run. Raises `ProcessFault`."""

@@ -8,7 +8,6 @@
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
     room, signal       the same without the window, which leaves more groups to choose from
     by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
-    by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
 are those of the caller: of the learner and of nodes per hour, and of bytes that the coordinator sends. A step costs the
@@ -19,19 +18,17 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.plays.run_scene import RunResult, RunScene, StepRecord, fleet, scaled
 from benchmarks.plays.simulated_prompts import PromptTerms
 from benchmarks.plays.simulated_run import SimulatedRun
-from echo2.coordinator.training.run_plan import NodeTerms, RunTerms, broadcast_seconds, copies_sent
+from echo2.coordinator.training.run_plan import NodeTerms, RunTerms, broadcast_seconds, least_seconds
 
 NANO: Final = 1_000_000_000
 PRICE_SPREAD: Final = 0.35
 """Standard deviation of the logarithm of asks."""
 ALL: Final = "all rules"
-CONTRAST: Final = 0.5
-"""Share of a group's rollouts that the row "by contrast" learns from."""
 
 
 class NodeClass(NamedTuple):
@@ -155,8 +152,7 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     yield "by signal", _Change(lambda scene: scene._replace(by_signal=True))
     if terms.prompts:
         yield "room, signal", _Change(lambda scene: scene._replace(by_signal=True), windowed=False)
-        yield "by variance", _Change(lambda scene: _selecting(scene, by_variance=True))
-        yield "by contrast", _Change(lambda scene: _selecting(scene, contrast=CONTRAST))
+        yield "by variance", _Change(_by_variance)
     if terms.asked:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
@@ -166,9 +162,9 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         yield "star", _Change(lambda scene: scene._replace(star=copy / terms.step_seconds))
 
 
-def _selecting(scene: RunScene, **rule: Any) -> RunScene:
+def _by_variance(scene: RunScene) -> RunScene:
     assert scene.prompts is not None
-    return scene._replace(prompts=scene.prompts._replace(**rule))
+    return scene._replace(prompts=scene.prompts._replace(by_variance=True))
 
 
 def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple[SimulatedRun, RunResult]:
@@ -224,6 +220,13 @@ def _broadcast(terms: FleetTerms, nodes: int) -> tuple[float, float]:
     )  # fmt: skip
     node = NodeTerms(tokens_per_second=1.0, uplink=version.node_uplink, downlink=version.node_downlink)
     return broadcast_seconds(run, node, nodes), copies_sent(run, node, nodes)
+
+
+def copies_sent(run: RunTerms, node: NodeTerms, nodes: int) -> float:
+    """Return how many copies of a version the coordinator sends at least, so that the nodes have it in the least time
+    that lines allow."""
+    best = least_seconds(run, node, nodes)
+    return max(1.0, nodes - nodes * node.uplink * best / run.payload) if best else 1.0
 
 
 def _figures(terms: FleetTerms, run: SimulatedRun, result: RunResult, seconds: float) -> RunFigures:

@@ -25,7 +25,6 @@ from echo2.coordinator.market.prices import (
     Market,
     PricedNode,
     PriceTerms,
-    clear_market,
     clearing,
     cost_of,
     delivered_weight,
@@ -40,7 +39,7 @@ PRICE_RULES: Final = get_args(PriceRule)
 def clear_by(rule: PriceRule, offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
     """Return the market by a rule of prices. `owners`: node -> tag."""
     if rule == "pivot":
-        return clear_market(offers, terms, owners)
+        return within_budget(clearing(offers, terms, owners), terms)
     if rule == "split":
         return _split(offers, terms)
     whole = _by_lottery(offers, terms, owners) if rule == "random" else clearing(offers, terms, owners)

@@ -1,21 +1,20 @@
 """Prompts of different difficulty in simulated time: which groups teach something, under the product's own rules.
 
-`run.prompts`, `run.draw` and `learner.contrast` are the product's own functions (prompt_choice.py, prompt_records.py,
-advantages.py). The policy is a model, and these are its assumptions:
+`run.prompts` and `run.draw` are the product's own functions (prompt_choice.py, prompt_records.py, advantages.py). The
+policy is a model, and these are its assumptions:
 
 1. A rollout of prompt i earns 1 with probability p_i, else 0, whichever node generates it. The logit of p_i is the sum
    of the prompt's ease, which is drawn once, and of what was learned. A share `DEAD` of the prompts never succeeds.
 2. A group that is learned from moves its own prompt's logit by `OWN` times its signal, and each prompt's by `SHARED`
    times its signal over the number of prompts. In a table of policies a step with normalised advantages moves the logit
-   by the deviation of the rewards, half the signal, so a group with equal rewards moves nothing. Selection among the
-   rollouts of a group changes nothing of it.
+   by the deviation of the rewards, half the signal, so a group with equal rewards moves nothing.
 3. A step moves the policy when it begins. Rewards are drawn when a lease is given, by the policy of that moment, which
    is up to S + 1 steps newer than the lease's.
 4. Age does no harm, steps have no noise, and nothing is forgotten.
 
 So figures tell how many leases and rollouts go to groups that teach something, as prompts become solved. They do not
-tell how good a policy becomes: `benchmarks.selection` asks a real one. That selection leaves the learner a shorter pass
-is counted, and makes its steps no shorter.
+tell how good a policy becomes: `benchmarks.selection` asks a real one. That a group
+without signal is no part of the learner's pass is counted, and makes its steps no shorter.
 """
 
 import math
@@ -24,7 +23,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final, NamedTuple
 
-from echo2.coordinator.learner.objective.advantages import compute, contrasting, has_no_signal, signal_of
+from echo2.coordinator.learner.objective.advantages import compute, has_no_signal, signal_of
 from echo2.coordinator.prompts.prompt_choice import ChoiceSummary, PromptFigures, candidates, choose_prompt
 from echo2.coordinator.prompts.prompt_records import GroupFigures, figures_of, sum_groups, with_group
 from echo2.coordinator.prompts.prompts import PromptOrder
@@ -42,12 +41,11 @@ KIND: Final = "group"
 
 class PromptTerms(NamedTuple):
     """A task and the rules of selection. `number`: of training prompts. `group_size`: rollouts per group.
-    `by_variance`: as `run.prompts` "variance". `contrast`: as `learner.contrast`."""
+    `by_variance`: as `run.prompts` "variance"."""
 
     number: int
     group_size: int = 8
     by_variance: bool = False
-    contrast: float = 1.0
 
 
 class LeasedPrompt(NamedTuple):
@@ -113,7 +111,7 @@ class SimulatedPrompts:
     def learn(self, groups: Iterable[LeasedPrompt]) -> None:
         """Make a step of the learner (assumption 2)."""
         for one in groups:
-            moved, (passed, strength) = self.signal(one), _passed(self._rewards(one), self._terms.contrast)
+            moved, (passed, strength) = self.signal(one), _passed(self._rewards(one))
             self._drawn, self.useful = self._drawn + 1, self.useful + (moved > 0)
             self._passed, self._strength = self._passed + passed, self._strength + strength
             self._logits[one.number] += OWN * moved
@@ -141,11 +139,10 @@ class SimulatedPrompts:
 
 
 @cache
-def _passed(rewards: tuple[float, ...], contrast: float) -> tuple[int, float]:
-    """Return how many rollouts of a group go through the learner's pass (batch.py, rules 4 and 5), and the sum of their
+def _passed(rewards: tuple[float, ...]) -> tuple[int, float]:
+    """Return how many rollouts of a group go through the learner's pass (batch.py, rule 4), and the sum of their
     absolute advantages."""
     if has_no_signal(rewards):
         return 0, 0.0
     (values,) = compute([rewards], KIND).values
-    kept = contrasting(values, contrast)
-    return len(kept), sum(abs(values[number]) for number in kept)
+    return len(values), sum(map(abs, values))

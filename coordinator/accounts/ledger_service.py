@@ -23,14 +23,7 @@ from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.token_bucket import TokenBucket, TokenBuckets
-from echo2.protocol.ledger_heads import (
-    MOST_ENTRIES,
-    EndProof,
-    EntryProof,
-    HeadReference,
-    LedgerRequest,
-    LedgerResponse,
-)
+from echo2.protocol.ledger_heads import MOST_ENTRIES, EndProof, EntryProof, HeadReference, LedgerRequest, LedgerResponse
 
 PER_PARTY: Final = 2.0
 """Requests with entries per second and party."""

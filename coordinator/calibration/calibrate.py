@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from echo2.coordinator.calibration.honest_groups import ClassParts, MeasuredVersion, measure
+from echo2.coordinator.calibration.honest_groups import MeasuredVersion, measure
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.eras import FIRST_ERA
 from echo2.coordinator.run.admitted_classes import admitted_formats
@@ -45,9 +45,8 @@ from echo2.coordinator.verification.evidence import BOUND
 from echo2.coordinator.verification.mixed_machines import mixed_machines
 from echo2.coordinator.verification.token_evidence import Incomparable
 from echo2.engines.devices.devices import NoDevice, check_name
-from echo2.engines.engine import dtype_named
-from echo2.engines.registry import UnknownEngine, choose, is_exact, rounding_of
-from echo2.protocol.engine_classes import admits, parts
+from echo2.engines.registry import ClassParts, choose, is_exact, parts_of, rounding_of
+from echo2.protocol.engine_classes import admits
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.files import writing
@@ -156,21 +155,14 @@ async def _measure(run: Run, weights: MeasuredVersion, engine_class: str, tokens
 
 def class_parts(engine_class: str) -> ClassParts:
     """Return the parts of a class that needs a Calibration. Raises `LocalFault`."""
-    named = parts(engine_class)
-    dtype = dtype_named(named[1]) if len(named) == 3 else None
-    if dtype is None:
-        raise LocalFault(
-            f"{engine_class} is no class: name engine/dtype/device, as transformers/bfloat16/cpu, or a number format"
-        )
+    wanted = parts_of(engine_class, "transformers/bfloat16/cpu, or a number format")
     if is_exact(engine_class):
         raise LocalFault(f"{engine_class} is exact: it is open without a Calibration")
     try:
-        row = choose(named[0])
-        row.check(dtype)
-        check_name(named[2], row.devices)
-    except (UnknownEngine, NoDevice) as error:
+        check_name(wanted.device, choose(wanted.engine).devices)
+    except NoDevice as error:
         raise LocalFault(str(error)) from error
-    return ClassParts(named[0], dtype, named[2])
+    return wanted
 
 
 @contextmanager

@@ -28,14 +28,14 @@ import psutil
 from echo2.coordinator.accounts.cost_tables import SUFFIX
 from echo2.coordinator.calibration.calibrate import newest_weights, place_of
 from echo2.coordinator.calibration.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
-from echo2.coordinator.calibration.honest_groups import ClassParts, engine_process
+from echo2.coordinator.calibration.honest_groups import engine_process
 from echo2.coordinator.run.setup import Run
 from echo2.engines.context import context_of
-from echo2.engines.engine import Job, dtype_named
+from echo2.engines.engine import Job
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.registry import UnknownEngine, choose
+from echo2.engines.registry import ClassParts, parts_of
 from echo2.ledger.costs_in_force import seal_costs
-from echo2.protocol.engine_classes import admits, parts
+from echo2.protocol.engine_classes import admits
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -59,17 +59,10 @@ def calibrate_costs(run: Run, engine_class: str, now: int) -> tuple[Path, Factor
 
 def _measurable(run: Run, engine_class: str) -> ClassParts:
     """Return the parts of a class that this run admits and this machine can compute. Raises `LocalFault`."""
-    named = parts(engine_class)
-    dtype = dtype_named(named[1]) if len(named) == 3 else None
-    if dtype is None:
-        raise LocalFault(f"{engine_class} is no class: name engine/dtype/device, as transformers/float32/cpu")
+    wanted = parts_of(engine_class)
     if not admits(engine_class, admitted := run.runspec.engines):
         raise LocalFault(f"the run does not admit {engine_class}: its run.engines is {', '.join(admitted)}")
-    try:
-        choose(named[0]).check(dtype)
-    except UnknownEngine as error:
-        raise LocalFault(str(error)) from error
-    return ClassParts(named[0], dtype, named[2])
+    return wanted
 
 
 async def _calibrate(run: Run, wanted: ClassParts, now: int) -> tuple[Path, Factors]:

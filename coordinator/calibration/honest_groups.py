@@ -33,10 +33,10 @@ from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
-from echo2.engines.engine import Dtype, Job, Sample, SampleScore
+from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.registry import in_16_bits
+from echo2.engines.registry import ClassParts, in_16_bits
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.runtime.errors import LocalFault
 
@@ -57,14 +57,6 @@ class MeasuredVersion(NamedTuple):
     version: int
     root: bytes
     path: Path
-
-
-class ClassParts(NamedTuple):
-    """The parts of an engine class."""
-
-    engine: str
-    dtype: Dtype
-    device: str
 
 
 class HonestTokens(NamedTuple):

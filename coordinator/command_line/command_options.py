@@ -3,19 +3,19 @@
 An error is one line on stderr and an exit code (runtime/cli_errors.py, coordinator/command_line/exit_table.py).
 """
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.runtime.cli_errors import report_errors
+from echo2.runtime.command_app import CommandApp as ReportingApp
 from echo2.runtime.named_folder import FOLDER
 from echo2.runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
-Command = TypeVar("Command", bound=Callable[..., int | None])
 
 Home = Annotated[Path, typer.Option("--home", **FOLDER, envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
@@ -24,21 +24,8 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, as often as needed.")
 ]
 
-
 errors_reported = report_errors(PROGRAM, own_code)
-
-
-class CommandApp(typer.Typer):
-    """Commands of which each reports its errors."""
-
-    def command(self, *args: Any, **options: Any) -> Callable[[Command], Command]:
-        register = super().command(*args, **options)
-
-        def add(command: Command) -> Command:
-            register(errors_reported(command))
-            return command
-
-        return add
+CommandApp = partial(ReportingApp, errors_reported)
 
 
 def now() -> int:

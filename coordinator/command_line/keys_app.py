@@ -1,6 +1,6 @@
 """`echo2-coord keys`: the run's keys."""
 
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,6 +29,7 @@ def keys_show(home: Home = Path(".")) -> None:
     from echo2.coordinator.run import keys, setup
     from echo2.coordinator.settings import config
     from echo2.protocol.root_chain import ROOT
+    from echo2.runtime.units import date
 
     place = RunFolder(home)
     config.read(place.config)
@@ -36,7 +37,7 @@ def keys_show(home: Home = Path(".")) -> None:
     root = chain[-1]
     signers = root.roles[ROOT]
     print(f"run      {root.run.hex()}")
-    print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
+    print(f"Root     {root.serial}, expires {date(root.expires)}")
     print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
     for key in keys.describe_keys(place, chain):
         offline = key.role in (ROOT, keys.PAYOUT)
@@ -76,11 +77,7 @@ def keys_make_root(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
     """Make another root key, and print its public half for `export-root --add`. It counts once a Root names it."""
-    from echo2.coordinator.run import keys, root_keys
-    from echo2.p2p.identity import public_bytes
-
-    public = public_bytes(root_keys.make(out, keys.passphrase()))
-    print(f"{public.hex()}\nfingerprint {keys.spaced_fingerprint(public)}, in {out}")
+    _make("root", out)
 
 
 @keys_app.command("make-payout")
@@ -88,9 +85,14 @@ def keys_make_payout(
     out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
 ) -> None:
     """Make a key that approves payments, and print its public half for `export-root --payout`."""
-    from echo2.coordinator.run import keys
+    _make("payout", out)
 
-    public = keys.make_next(out, keys.PAYOUT, keys.passphrase())
+
+def _make(role: str, out: Path) -> None:
+    from echo2.coordinator.run import keys
+    from echo2.p2p.identity import public_bytes
+
+    public = public_bytes(keys.make_next(out, role, keys.passphrase()))
     print(f"{public.hex()}\nfingerprint {keys.spaced_fingerprint(public)}, in {out}")
 
 
@@ -131,7 +133,6 @@ def keys_export_root(
 
 
 @keys_app.command("sign-root")
-@keys_app.command("sign", hidden=True)
 def keys_sign(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
@@ -143,16 +144,11 @@ def keys_sign(
     """Sign a request with the root keys in a folder. Needs no run folder and no network."""
     from echo2.coordinator.run import keys, keys_commands
 
-    def confirm(lines: list[str]) -> bool:
-        print("\n".join(lines), flush=True)
-        return yes or ask_agreement("Sign this?", default=False)
-
-    lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
-    print("\n".join(lines))
+    secret, agree = keys.passphrase(), _agreement(yes=yes)
+    print("\n".join(keys_commands.sign(request, place, secret=secret, confirm=agree, set_changes=set_changes)))
 
 
 @keys_app.command("import-root")
-@keys_app.command("install", hidden=True)
 def keys_install(
     signed: Annotated[list[Path], typer.Argument(help="The signed Root; several files of one.", show_default=False)],
     home: Home = Path("."),
@@ -184,11 +180,7 @@ def keys_sign_log(
     from echo2.coordinator.ledger_files import log_commands
     from echo2.coordinator.run import keys
 
-    def confirm(lines: list[str]) -> bool:
-        print("\n".join(lines), flush=True)
-        return yes or ask_agreement("Sign this?", default=False)
-
-    print("\n".join(log_commands.sign(request, place, keys.passphrase(), confirm)))
+    print("\n".join(log_commands.sign(request, place, keys.passphrase(), _agreement(yes=yes))))
 
 
 @keys_app.command("import-log")
@@ -200,6 +192,16 @@ def keys_import_log(
     from echo2.coordinator.ledger_files import log_commands
 
     print("\n".join(log_commands.install(home, *signed)))
+
+
+def _agreement(*, yes: bool) -> Callable[[list[str]], bool]:
+    """Return what shows lines, and tells whether they may be signed."""
+
+    def confirm(lines: list[str]) -> bool:
+        print("\n".join(lines), flush=True)
+        return yes or ask_agreement("Sign this?", default=False)
+
+    return confirm
 
 
 def _change(

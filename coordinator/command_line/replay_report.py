@@ -1,11 +1,8 @@
 """Run the verdicts of a run folder again, and report the result: `echo2-coord recheck`."""
 
-from math import log10
-
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import setup
-from echo2.coordinator.verification.evidence import EProcess
 from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
 from echo2.coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
 
@@ -28,7 +25,7 @@ def classes_of(place: RunFolder) -> OpenClasses:
 def lines(replayed: ReplayedVerdicts) -> list[str]:
     """Return a report as lines of text: E per key, faults, and the sum."""
     keys = [
-        f"{node}  E of the day {_power(evidence.daily)}, of all groups {_power(evidence.lifelong)}"
+        f"{node}  E of the day {evidence.daily.text()}, of all groups {evidence.lifelong.text()}"
         for node, evidence in sorted(replayed.evidence.items())
     ]
     summary = (
@@ -37,9 +34,3 @@ def lines(replayed: ReplayedVerdicts) -> list[str]:
         f" {replayed.paired} verdicts by passes under two versions likewise. {len(replayed.faults)} faults"
     )
     return [*keys, *replayed.faults, summary]
-
-
-def _power(process: EProcess) -> str:
-    """Return E as a power of ten: "10^2.3"."""
-    value = process.value()
-    return f"10^{log10(value.mantissa) + value.exponent * log10(2):.1f}" if value.mantissa else "0"

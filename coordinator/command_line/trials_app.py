@@ -9,7 +9,7 @@ import typer
 
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
-from echo2.coordinator.command_line.command_options import CommandApp, errors_reported
+from echo2.coordinator.command_line.command_options import CommandApp
 from echo2.runtime.gpu_check_app import add_gpu_check
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _measure(device: str, quick: bool, as_json: bool, file: Path | None) -> Iter
     return show(check(device, quick=quick), as_json=as_json, file=file)
 
 
-add_gpu_check(trials_app, errors_reported, _measure)
+add_gpu_check(trials_app, _measure)
 
 
 @trials_app.command()

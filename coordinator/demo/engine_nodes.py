@@ -19,8 +19,7 @@ from typing import Final
 import psutil
 
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.engines.engine import dtype_named
-from echo2.engines.registry import UnknownEngine, choose
+from echo2.engines.registry import choose, parts_of
 from echo2.protocol.engine_classes import parts
 from echo2.runtime.errors import LocalFault
 
@@ -141,14 +140,7 @@ def engine_of(pid: int) -> int | None:
 
 def _check(engine_class: str) -> None:
     """Raises `LocalFault` for a class that this machine cannot compute in."""
-    named = parts(engine_class)
-    dtype = dtype_named(named[1]) if len(named) == 3 else None
-    if dtype is None:
-        raise LocalFault(f"{engine_class} is no class: name engine/dtype/device, as transformers/float32/cpu")
-    try:
-        row = choose(named[0])
-        row.check(dtype)
-    except UnknownEngine as error:
-        raise LocalFault(str(error)) from error
-    if named[2] not in row.devices:
+    wanted = parts_of(engine_class)
+    row = choose(wanted.engine)
+    if wanted.device not in row.devices:
         raise LocalFault(f"{engine_class}: {row.name} computes on {', '.join(row.devices)}")

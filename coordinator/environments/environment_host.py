@@ -58,6 +58,7 @@ from echo2.tasks.task import (
     replay,
     reply_to_episode,
     score_episode,
+    whole_prompt,
 )
 
 _SPENT_ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -72,17 +73,6 @@ class _Opened(NamedTuple):
 
     task: Task
     text: Tokenizer
-
-    def whole_prompt(self, index: int) -> list[int]:
-        """Return all tokens before the first sampled one of a train prompt. Raises `TaskFault`."""
-        prompt = prompt_of(self.task, "train", index, self.text)
-        if not opens(self.task):
-            return prompt
-        episode = begin_episode(self.task, "train", index, self.text)
-        try:
-            return [*prompt, *(reply_to_episode(episode, [], prompt=prompt) or [])]
-        finally:
-            leave_episode(episode)
 
 
 class _Played(NamedTuple):
@@ -152,7 +142,7 @@ class EnvironmentHost:
                 index, seed = chance.randrange(size), chance.randrange(1 << 31)
                 rows.append(
                     (
-                        self._task().whole_prompt(index),
+                        whole_prompt(task, "train", index, text),
                         demonstrate_prompt(task, index, text, seed, asked.noise, asked.slip),
                     )
                 )

@@ -18,7 +18,7 @@ import msgspec
 
 from echo2.coordinator.accounts import quarantine, reversals
 from echo2.coordinator.epochs.market_service import MarketService
-from echo2.coordinator.market.entries import EpochClosed, NewEntry, StatedEnd
+from echo2.coordinator.market.entries import EpochClosed, StatedEnd
 from echo2.coordinator.market.epochs import forfeit
 from echo2.coordinator.market.forfeit_shares import share
 from echo2.ledger.epoch_facts import ClosedNode
@@ -88,7 +88,7 @@ class LateRefusals:
             return
         why, (node, amount) = self._due.pop(lease), earned
         if amount and self._service.ledger.find(f"forfeited:{lease.hex()}") is None:
-            self._service.append(self._forfeit(at, node, amount, why, lease))
+            self._service.append(forfeit(self._service.state, at, node, amount, why[:200], lease))
 
     def _before_the_snapshot(self) -> Iterator[Entry]:
         """Yield the entries that refuse something, as far as the market's start did not read them (rule 2)."""
@@ -101,9 +101,6 @@ class LateRefusals:
                 entry = self._service.ledger.entry(seq)
                 assert entry is not None
                 yield entry
-
-    def _forfeit(self, at: int, node: str, amount: int, why: str, lease: bytes) -> NewEntry:
-        return forfeit(self._service.state, at, node, amount, why[:200], lease)
 
     def _leases_of(self, day: QuarantineEnded) -> list[bytes]:
         """Return the leases whose groups a day kept in quarantine."""

@@ -21,10 +21,10 @@ from echo2.coordinator.market.epochs import payable
 from echo2.ledger.balance_waits import BalanceWait
 from echo2.ledger.ledger_entries import Entry, accrued_account, unvested_account
 from echo2.ledger.ledger_facts import KEY_ROTATED_KIND
-from echo2.ledger.standing import minute
 from echo2.p2p.identity import peer_id
 from echo2.protocol.market import MovingBalance
 from echo2.protocol.money_text import amount_text
+from echo2.runtime.units import minute
 
 MOST_LISTED_BALANCES: Final = 8
 """Most balances of which an answer tells."""

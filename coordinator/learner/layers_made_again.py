@@ -13,7 +13,7 @@ Rules
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -21,8 +21,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from echo2.engines.transformers.attention_switch import AttentionSwitch
-
-RECOMPUTE_KINDS: Final = ("auto", "always", "never")
 
 
 def make_layers_again(model: PreTrainedModel, kind: str, device: torch.device | str) -> None:

@@ -50,8 +50,6 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     kl_groups: str = "signal"
     kl_weighted: bool = False
     cut_rollouts: str = "kept"
-    cut_penalty: float = 1.0
-    contrast: float = 1.0
     microbatch_tokens: int = 16384
     seed: int = 0
     compute_dtype: str = "auto"
@@ -199,9 +197,9 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
     """A finished step. `step`: that of the request, or the number before it where an export was asked for and no
     published weight has changed since the last one: there is no export then. `unchanged`: see `Opened`. `metrics`:
     loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped, truncated (shares of tokens),
-    reward, success, tokens, zero_variance (share of groups), unselected (share of rollouts left out for want of
-    contrast), cut_answers (share of rollouts that the limit cut), staleness_mean ... `seconds`: the step without its
-    export. `checkpointed`: whether a checkpoint has it; else only the journal may."""
+    reward, success, tokens, zero_variance (share of groups), cut_answers (share of rollouts that the limit cut),
+    staleness_mean ... `seconds`: the step without its export. `checkpointed`: whether a checkpoint has it; else only
+    the journal may."""
 
     step: int
     metrics: dict[str, float]

@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 WITHIN_FORWARD_METHOD: Final = "within_forward"
 """Name of the method of a divided model that runs a function as its forward pass."""
-COMPUTE_TYPES: Final = ("auto", "float32", "bfloat16")
 SHOWN_NAMES: Final = 3
 """Names of tensors that a sentence shows."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 StateKind: TypeAlias = Literal["float32", "host", "8bit"]
-STATE_KINDS: Final[tuple[StateKind, ...]] = ("float32", "host", "8bit")
 Piece: TypeAlias = slice | EllipsisType
 """Rows of a parameter, or all of it."""
 HOST_ELEMENTS: Final = 1 << 26

@@ -23,7 +23,7 @@ Rules
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,6 @@ import msgspec
 from echo2.coordinator.learner import eras
 from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.learner.batches.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
-from echo2.coordinator.learner.batches.cut_rollouts import CUT_KINDS
 from echo2.coordinator.learner.checkpoints import checkpoint, export, journal
 from echo2.coordinator.learner.checkpoints.checkpoint import Base, Checkpoint, State, TensorFile
 from echo2.coordinator.learner.checkpoints.checkpoint_pace import CheckpointPace
@@ -40,20 +39,11 @@ from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
 from echo2.coordinator.learner.checkpoints.replay import remade
 from echo2.coordinator.learner.eras import KnownVersion
-from echo2.coordinator.learner.layers_made_again import RECOMPUTE_KINDS
 from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped, at_step
-from echo2.coordinator.learner.model import COMPUTE_TYPES
-from echo2.coordinator.learner.moments import STATE_KINDS
-from echo2.coordinator.learner.objective import advantages
-from echo2.coordinator.learner.objective.aggregates import AGGREGATES
-from echo2.coordinator.learner.objective.loss import ANCHORS
-from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
-from echo2.coordinator.learner.objective.surrogates import SURROGATES
 from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
-from echo2.coordinator.settings.objective_choices import choices_of, contradiction
-from echo2.coordinator.settings.rate_schedule import refusal, warm_up
+from echo2.coordinator.settings.rate_schedule import warm_up
 from echo2.runtime.files import sync_folder
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.snapshot import Snapshot
@@ -372,38 +362,12 @@ def _check_run(order: Open, state: State) -> None:
 
 
 def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
-    """Check the settings. `limit`, `ends`: limit and ends of Open. Raises WrongOrder, which names the invalid one."""
-    try:
-        choices = choices_of(hyper)
-    except ValueError as error:
-        raise WrongOrder(str(error)) from error
-    known: list[tuple[str, str, Iterable[str]]] = [
-        ("anchor", choices.anchor, ANCHORS),
-        ("weight", choices.weight, WEIGHTS),
-        ("surrogate", choices.surrogate, SURROGATES),
-        ("aggregate", choices.aggregate, AGGREGATES),
-    ]
-    refused, refused_rate = contradiction(choices), refusal(hyper)
+    """Check what settings need of the run; all else was checked when they were read (settings/training_config.py).
+    `limit`, `ends`: limit and ends of Open. Raises WrongOrder, which names the invalid one."""
     bad = [
-        *((value not in names, f"{key}: choose one of {', '.join(sorted(names))}") for key, value, names in known),
-        (refused is not None, refused or ""),
-        (choices.aggregate == "constant" and limit < 1, "aggregate constant: the limit of a rollout is not known"),
-        (hyper.denominator not in ("signal", "all"), "denominator: choose signal or all"),
-        (hyper.kl_groups not in ("signal", "all"), "kl_groups: choose signal or all"),
-        (hyper.cut_rollouts not in CUT_KINDS, f"cut_rollouts: choose one of {', '.join(CUT_KINDS)}"),
+        (hyper.aggregate == "constant" and limit < 1, "aggregate constant: the limit of a rollout is not known"),
         (hyper.cut_rollouts == "penalised" and limit < 1, "cut_rollouts: the limit of a rollout is not known"),
         (hyper.cut_rollouts == "masked" and not ends, "cut_rollouts: the tokens that end an answer are not known"),
-        (not hyper.cut_penalty > 0, "cut_penalty: above 0"),
-        (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
-        (hyper.compute_dtype not in COMPUTE_TYPES, f"compute_dtype: choose one of {', '.join(COMPUTE_TYPES)}"),
-        (hyper.recompute not in RECOMPUTE_KINDS, f"recompute: choose one of {', '.join(RECOMPUTE_KINDS)}"),
-        (hyper.optimiser_state not in STATE_KINDS, f"optimiser_state: choose one of {', '.join(STATE_KINDS)}"),
-        (not hyper.learning_rate > 0, "learning_rate: above 0"),
-        (bool(refused_rate), refused_rate),
-        (not hyper.gradient_clip > 0, "gradient_clip: above 0"),
-        (hyper.truncation < 1, "truncation: at least 1"),
-        (not 0 < hyper.eps_low < 1 or hyper.eps_high <= 0, "eps_low: between 0 and 1, eps_high: above 0"),
-        (min(hyper.minibatches, hyper.microbatch_tokens) < 1, "counts: at least 1"),
     ]
     for wrong, sentence in bad:
         if wrong:

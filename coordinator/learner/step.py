@@ -77,8 +77,7 @@ def train_step(
 def rows_of(batch: TrainBatch, hyper: Hyper, limit: int, ends: Ends) -> Rows:
     """Return the rollouts that a step needs. Raises BadBatch."""
     whole = hyper.kl_groups == "all" and hyper.kl_coefficient > 0
-    cut = CutRule(hyper.cut_rollouts, hyper.cut_penalty, limit, ends)
-    return rows(batch, hyper.advantage, cut, flat=whole, contrast=hyper.contrast)
+    return rows(batch, hyper.advantage, CutRule(hyper.cut_rollouts, limit, ends), flat=whole)
 
 
 class Updates(NamedTuple):
@@ -169,7 +168,6 @@ def metrics_of(batch: TrainBatch, train_rows: Rows, done: Updates) -> dict[str, 
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in done.norms)),
         "learning_rate": done.learning_rate,
         "zero_variance": train_rows.zero_variance / max(1, len(batch.groups)),
-        "unselected": train_rows.unselected / max(1, train_rows.rollouts),
     }
 
 

@@ -128,7 +128,8 @@ class LeaseAdmission:
         quick = quick_turnaround(fleet, self._bounds)
         most_leases = most_open(self._per_node, at_once, rank, record, quick)
         if rank == "new":
-            open_leases = self._open_leases_over(origin.connection)
+            lent = "SELECT groups FROM lent_over WHERE connection = ?"
+            open_leases = self._database.value(lent, (origin.connection,)) or 0
         holders = [holder for holder, _ in holders_of_new_key(origin)] if rank == "new" else []
         requester = Requester(node, share, origin, open_leases, undecided, record.rate, most_leases)
         unpaid = rank == "new" and not self._accounts.account(node).accepted
@@ -240,9 +241,6 @@ class LeaseAdmission:
             (node, node, now, node, now),
         )[0]
         return lent - overdue, running
-
-    def _open_leases_over(self, connection: str) -> int:
-        return self._database.value("SELECT groups FROM lent_over WHERE connection = ?", (connection,)) or 0
 
     def _in_use(self, share: Share, oldest: tuple[int, int]) -> int:
         query = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = ? AND era = ? AND version >= ?"

@@ -11,7 +11,6 @@ Rules
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -19,17 +18,21 @@ from echo2.coordinator.accounts import run_logs
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import log_request, root_keys, setup
-from echo2.coordinator.run.carried_files import read_carried, write_carried
+from echo2.coordinator.run.carried_files import (
+    SIGNED_SUFFIX,
+    decode_carried,
+    join_answers,
+    missing_signatures,
+    read_carried,
+    write_carried,
+)
 from echo2.coordinator.run.keys import spaced_fingerprint
-from echo2.coordinator.run.log_request import MOST_BYTES, LogRequest
+from echo2.coordinator.run.log_request import LogRequest
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import open_log
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
-
-SIGNED_SUFFIX: Final = ".signed"
-"""The suffix of the answer's file name."""
 
 
 def request(home: Path, file: Path) -> list[str]:
@@ -51,7 +54,7 @@ def request(home: Path, file: Path) -> list[str]:
 def sign(file: Path, place: Path, secret: str | None, confirm: Callable[[list[str]], bool]) -> list[str]:
     """Sign a request with the root keys in the folder `place`; write the answer beside it, or add signatures to the one
     there. `confirm`: gets a description, and returns True to sign. Raises `LocalFault`."""
-    asked = log_request.read(read_carried(file, MOST_BYTES), str(file))
+    asked = decode_carried(file, LogRequest, "request for a log")
     root, document = log_request.check_log_request(asked)
     wanted = root.roles[ROOT].keys
     given = root_keys.present(place, wanted, secret)
@@ -61,10 +64,10 @@ def sign(file: Path, place: Path, secret: str | None, confirm: Callable[[list[st
     if not confirm(log_request.describe_log(root, document)):
         return ["nothing was signed"]
     path = file.with_name(file.name + SIGNED_SUFFIX)
-    sealed = log_request.sign_log(asked, given, read_carried(path, MOST_BYTES) if path.exists() else None)
+    sealed = log_request.sign_log(asked, given, read_carried(path) if path.exists() else None)
     write_carried(path, sealed)
     ready = f"In the run's folder: echo2-coord keys import-log {path.name}"
-    return [f"signed: {path}", log_request.missing(sealed, root) or ready]
+    return [f"signed: {path}", missing_signatures(sealed, root.roles[ROOT], "root keys") or ready]
 
 
 def install(home: Path, *files: Path) -> list[str]:
@@ -73,14 +76,15 @@ def install(home: Path, *files: Path) -> list[str]:
     place = RunFolder(home)
     _, chain, _, _ = setup.read_documents(place)
     logs = run_logs.read_logs(place, chain)
-    sealed = log_request.join_log_answers([read_carried(file, MOST_BYTES) for file in files], chain[-1])
+    sealed = join_answers([read_carried(file) for file in files], chain[-1].roles[ROOT].keys)
     try:
         one = open_log(sealed, chain)
         if any(known.id == one.id for known in logs.logs):
             return [f"log {one.document.serial} is installed already"]
         logs.with_next(one)
     except PeerFault as error:
-        raise Untrusted(f"not installed: {log_request.missing(sealed, chain[-1]) or error}") from error
+        lacking = missing_signatures(sealed, chain[-1].roles[ROOT], "root keys")
+        raise Untrusted(f"not installed: {lacking or error}") from error
     with Database.read(place.database) as database:
         copy = run_logs.recorded_copy(database)
     document = one.document

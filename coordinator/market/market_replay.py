@@ -12,25 +12,12 @@ Rules
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from echo2.coordinator.market.balance_moves import dispute, move_balance
-from echo2.coordinator.market.entries import (
-    FACTS,
-    AskOpened,
-    AskSealed,
-    BalanceMoved,
-    Benchmarked,
-    EpochAnnounced,
-    EpochClosed,
-    EpochDrawn,
-    EpochOpened,
-    Forfeited,
-    NewEntry,
-    OwnersGrouped,
-)
+from echo2.coordinator.market.entries import FACTS, EpochClosed, Forfeited, NewEntry
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import (
     announce,
@@ -49,7 +36,7 @@ from echo2.coordinator.market.forfeit_shares import ForfeitShares
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.coordinator.market.throughput import Throughput
-from echo2.ledger.balance_waits import BALANCE_DISPUTED_KIND, BalanceDisputed, holder
+from echo2.ledger.balance_waits import BALANCE_DISPUTED_KIND, holder
 from echo2.ledger.ledger_entries import Entry, Tampered
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.sealed_asks import BadAsk
@@ -63,65 +50,22 @@ class NotReproduced(Tampered):
     """An entry is not what the entries before it lead to."""
 
 
-def _replay_measurement(state: MarketState, entry: Entry) -> NewEntry:
-    fact = _decode(entry.facts, type=Benchmarked)
-    return benchmark(entry.at, fact.node, fact.rate)
-
-
-def _replay_announcement(state: MarketState, entry: Entry) -> NewEntry:
-    return announce(state, entry.at, msgspec.structs.replace(_decode(entry.facts, type=EpochAnnounced), rules=1))
-
-
-def _replay_grouping(state: MarketState, entry: Entry) -> NewEntry:
-    return group_owners(state, entry.at, dict(_decode(entry.facts, type=OwnersGrouped).owners))
-
-
-def _replay_ask(state: MarketState, entry: Entry) -> NewEntry:
-    fact = _decode(entry.facts, type=AskSealed)
-    return seal_ask(state, entry.at, fact.node, fact.epoch, fact.hash)
-
-
-def _opened_ask(state: MarketState, entry: Entry) -> NewEntry:
-    fact = _decode(entry.facts, type=AskOpened)
-    return open_ask(state, entry.at, fact.node, fact.epoch, fact.ask, fact.salt)
-
-
-def _replay_draw(state: MarketState, entry: Entry) -> NewEntry:
-    return draw(state, entry.at, _decode(entry.facts, type=EpochDrawn).beacon)
-
-
-def _replay_opening(state: MarketState, entry: Entry) -> NewEntry:
-    return open_epoch(state, entry.at, _decode(entry.facts, type=EpochOpened).present)
-
-
-def _replay_forfeit(state: MarketState, entry: Entry) -> NewEntry:
-    fact = _decode(entry.facts, type=Forfeited)
-    return forfeit(state, entry.at, fact.node, fact.amount, fact.why, fact.lease)
-
-
-def _replay_dispute(state: MarketState, entry: Entry) -> NewEntry:
-    return dispute(state, entry.at, _decode(entry.facts, type=BalanceDisputed).node)
-
-
-def _replay_balance_move(state: MarketState, entry: Entry) -> NewEntry | None:
-    return move_balance(state, entry.at, _decode(entry.facts, type=BalanceMoved).node)
-
-
-_REPLAYS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
-    "measured": _replay_measurement,
-    "epoch.announced": _replay_announcement,
-    "owners.grouped": _replay_grouping,
-    "ask.sealed": _replay_ask,
-    "ask.opened": _opened_ask,
-    "epoch.drawn": _replay_draw,
-    "epoch.opened": _replay_opening,
-    "epoch.closed": lambda state, entry: close_epoch(state, entry.at),
-    "vested": lambda state, entry: vest(state, entry.at),
-    "released": lambda state, entry: release(state, entry.at),
-    "forfeited": _replay_forfeit,
-    BALANCE_DISPUTED_KIND: _replay_dispute,
-    "balance.moved": _replay_balance_move,
+_REPLAYS: Final[dict[str, Callable[[MarketState, int, Any], NewEntry | None]]] = {
+    "measured": lambda state, at, fact: benchmark(at, fact.node, fact.rate),
+    "epoch.announced": lambda state, at, fact: announce(state, at, msgspec.structs.replace(fact, rules=1)),
+    "owners.grouped": lambda state, at, fact: group_owners(state, at, dict(fact.owners)),
+    "ask.sealed": lambda state, at, fact: seal_ask(state, at, fact.node, fact.epoch, fact.hash),
+    "ask.opened": lambda state, at, fact: open_ask(state, at, fact.node, fact.epoch, fact.ask, fact.salt),
+    "epoch.drawn": lambda state, at, fact: draw(state, at, fact.beacon),
+    "epoch.opened": lambda state, at, fact: open_epoch(state, at, fact.present),
+    "epoch.closed": lambda state, at, fact: close_epoch(state, at),
+    "vested": lambda state, at, fact: vest(state, at),
+    "released": lambda state, at, fact: release(state, at),
+    "forfeited": lambda state, at, fact: forfeit(state, at, fact.node, fact.amount, fact.why, fact.lease),
+    BALANCE_DISPUTED_KIND: lambda state, at, fact: dispute(state, at, fact.node),
+    "balance.moved": lambda state, at, fact: move_balance(state, at, fact.node),
 }
+"""Kind of entry -> the entry that follows from the state, its time and its facts."""
 
 
 def check_entry(state: MarketState, entry: Entry) -> None:
@@ -129,7 +73,7 @@ def check_entry(state: MarketState, entry: Entry) -> None:
     if entry.kind not in FACTS:
         return
     try:
-        again = _REPLAYS[entry.kind](state, entry)
+        again = _REPLAYS[entry.kind](state, entry.at, _decode(entry.facts, type=FACTS[entry.kind]))
     except (BadTerms, BadAsk, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
     if again is None or again.postings != entry.postings:

@@ -86,13 +86,8 @@ class Clearing(NamedTuple):
         return [offer.node for offer in self.active[:count]]
 
 
-def clear_market(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
-    """Return active nodes with their prices. `owners`: node -> tag."""
-    return within_budget(clearing(offers, terms, owners), terms)
-
-
 def clearing(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Clearing:
-    """Return active nodes with the prices that they would have with any budget."""
+    """Return active nodes with the prices that they would have with any budget. `owners`: node -> tag."""
     choice = ActivationTerms(terms.need, Fraction(terms.reserve, MILLI), terms.newcomers, terms.beacon)
     fitting = [offer for offer in offers if offer.fits(Fraction(terms.reserve, MILLI))]
     measured = order_offers([offer for offer in fitting if not offer.newcomer], choice)

@@ -8,7 +8,6 @@ Rules
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import msgspec
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import SettingChange
+from echo2.runtime.units import minute
 
 FACT: Final = "settings"
 SHOWN_CHANGES: Final = 20
@@ -61,4 +61,4 @@ def lines_of(path: Path) -> list[str]:
         return []
     with Database.read(path) as database, database.reading():
         changes = read_changes(database, public=False)
-    return [f"# {datetime.fromtimestamp(one.at / 1000, UTC):%Y-%m-%d %H:%M} UTC: {one.sentence()}" for one in changes]
+    return [f"# {minute(one.at)}: {one.sentence()}" for one in changes]

@@ -7,7 +7,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +23,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 from echo2.runtime.lock import is_locked
 from echo2.runtime.printable import printable
+from echo2.runtime.units import second
 
 if TYPE_CHECKING:
     from echo2.coordinator.settings.network_config import WebSection
@@ -349,7 +349,7 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
     if trouble.paused is not None:
         yield ("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}")
     for fault in state.faults:
-        yield "fault", f"{datetime.fromtimestamp(fault.at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC: {fault.what}"
+        yield "fault", f"{second(fault.at)}: {fault.what}"
 
 
 def _with_home(text: str, home: Path) -> str:

@@ -10,7 +10,7 @@ from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.history import Curve
 from echo2.coordinator.settings import config
-from echo2.ledger.standing import minute
+from echo2.runtime.units import minute
 
 
 def stored_lines(folder: RunFolder, now: int) -> Iterator[str]:

@@ -18,11 +18,11 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.operator_remarks import key_of
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import KEY_ROTATED_KIND, KeyAccount, KeyRotated, Remark, Suspended
-from echo2.ledger.standing import Rank, Standing, at, describe, minute, until
+from echo2.ledger.standing import Rank, Standing, at, describe, until
 from echo2.p2p.identity import peer_id
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, minute
 
 SHOWN_LEASES: Final = 20
 """The number of last leases, and of last entries, that are shown of a key."""

@@ -21,16 +21,7 @@ from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import operator_commands
 from echo2.ledger.balance_waits import Waits, waits_of
 from echo2.ledger.ledger_entries import LedgerFault
-from echo2.ledger.payout_facts import (
-    CONFIRMED,
-    KINDS,
-    Fact,
-    PayoutChange,
-    PayoutPlanned,
-    Payouts,
-    check_total,
-    fact_of,
-)
+from echo2.ledger.payout_facts import CONFIRMED, KINDS, Fact, PayoutChange, PayoutPlanned, Payouts, check_total, fact_of
 from echo2.runtime.errors import LocalFault
 
 

@@ -73,6 +73,8 @@ from echo2.runtime.units import DAY
 
 MOST_WHY: Final = 300
 """Characters of the operator's words about a payment."""
+WATCH_DAYS: Final = 60
+"""Days for which a payment that was final is asked about again."""
 Clock = Callable[[], int]
 
 
@@ -219,7 +221,7 @@ async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
     `LocalFault`."""
     run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, _):
-        watched = _watched_payments(payments_book, run.settings.watch_days * DAY, clock())
+        watched = _watched_payments(payments_book, clock())
         accounts = _accounts(folder, watched)
         if not do:
             registry.check_rail(run.settings, folder.path)
@@ -340,9 +342,9 @@ async def _sender(
             yield PayoutSender(rail, payments_book, terms, provider, clock, told=record.add, repeats=record.repeats)
 
 
-def _watched_payments(payments_book: PayoutBook, watch: int, now: int) -> list[SentPayment]:
+def _watched_payments(payments_book: PayoutBook, now: int) -> list[SentPayment]:
     every = payments_book.payouts.payments.values()
-    return [one for one in every if one.state == "sent" or one.question or now - one.changed < watch]
+    return [one for one in every if one.state == "sent" or one.question or now - one.changed < WATCH_DAYS * DAY]
 
 
 def _accounts(folder: PayoutFolder, payments: list[SentPayment]) -> dict[bytes, str]:

@@ -16,7 +16,6 @@ Rules
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,7 +25,7 @@ from echo2.coordinator.rails.rail import BadAccount
 from echo2.ledger.balance_waits import NO_WAITS, BalanceWait
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, SentPayment, commitment, payable, payment_id
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, minute
 
 MOST_PLAN_PAYMENTS: Final = 100_000
 """Payments of a plan."""
@@ -197,7 +196,7 @@ def _unpaid(
     if amount < limits.minimum * UNITS_PER_HUNDREDTH:
         return f"less than the least payment, {minor_units.decimal(limits.minimum)}"
     if payee is None and coming is not None:
-        return f"its account is in force from {datetime.fromtimestamp(coming / 1000, UTC):%Y-%m-%d %H:%M UTC} on"
+        return f"its account is in force from {minute(coming)} on"
     if payee is None:
         return "no account is known: its owner names one by `echo2-node payout set`"
     try:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from echo2.coordinator.payouts.lost_payments import LostPayment, PutBack
@@ -18,7 +17,7 @@ from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, PlanSums, SentPayment
 from echo2.protocol.money_text import amount_text
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, minute
 
 SHOWN_PAYMENTS = 20
 """Payments or nodes that are listed one by one."""
@@ -239,9 +238,8 @@ def describe_lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
 
 def since_restored(since: int) -> list[str]:
     """Return what the operator has to compare after a restore, at a time in ms."""
-    at = datetime.fromtimestamp(since / 1000, UTC)
     return [
-        f"run.sqlite was restored on {at:%Y-%m-%d %H:%M} UTC from a copy, which lacks what came after it",
+        f"run.sqlite was restored on {minute(since)} from a copy, which lacks what came after it",
         "each payment in the provider's statement must be in the ledger (`echo2-coord ledger find KEY`): what another",
         "one paid still stands as payable, and would be paid a second time: put it back by",
         "`echo2-coord payout restored --plan FOLDER`, with the folder of its plan",

@@ -19,11 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.prompts.prompt_choice import (
-    ChoiceSummary,
-    candidates,
-    choose_prompt,
-)
+from echo2.coordinator.prompts.prompt_choice import ChoiceSummary, candidates, choose_prompt
 from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.coordinator.settings.training_config import MOST_PROMPTS

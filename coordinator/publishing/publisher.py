@@ -109,7 +109,7 @@ class Publisher:
         self.versions = self._restored_versions()
         """The first version of the era and the newest ones (rule 4), oldest first."""
         self._edges = self._restored_edges()
-        self._stored = StoredWeights(store, lambda: [*self._edges.values()])
+        self.stored = StoredWeights(store, lambda: [*self._edges.values()])
         self._again: tuple[int, int] | None = None
         """(era, version) of the snapshot that `whole` wrote."""
         self._rebuilder = PayloadRebuilder(store, network.handlers, edges=lambda: [*self._edges.values()], clock=clock)
@@ -138,23 +138,11 @@ class Publisher:
         newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
         return None if newest is None else PayloadSize(newest.length, newest.chunk_size)
 
-    def snapshots(self) -> dict[bytes, Path]:
-        """Return the stored snapshots by content root."""
-        return self._stored.snapshots()
-
-    def payloads(self) -> dict[Edge, Path]:
-        """Return the edges whose payloads are stored, with the files."""
-        return self._stored.payloads()
-
-    def roots(self) -> set[bytes]:
-        """Return the roots of the weights that can be read from the store."""
-        return self._stored.roots()
-
     async def whole(self, era: int, version: int, root: bytes) -> Path | None:
         """Return the snapshot of a version, written if it is not stored; it stays until the next publication. None
         where nothing stored leads to it, or what does is damaged."""
         async with self._storing:
-            path = self.snapshots().get(root)
+            path = self.stored.snapshots().get(root)
             if path is None:
                 path = await anyio.to_thread.run_sync(self._write_whole, era, version, root)
                 self._again = (era, version)
@@ -282,7 +270,7 @@ class Publisher:
     def _write_whole(self, era: int, version: int, root: bytes) -> Path | None:
         out = self._store.scratch(f"{root.hex()}.whole")
         try:
-            weights = self._stored.read(root)
+            weights = self.stored.read(root)
             if weights is None:
                 return None
             write_out(weights, out)
@@ -294,7 +282,7 @@ class Publisher:
     def _paths(self, window: list[Published], oldest: tuple[int, int], kept: Collection[tuple[int, int]]) -> set[Edge]:
         """Return the edges of the paths that rule 4 keeps. Blocks."""
         used = next((one for one in window if (one.era, one.version) >= oldest), window[-1])
-        stored, entrances = self.payloads(), _entrances(self._signed_edges(self._edges))
+        stored, entrances = self.stored.payloads(), _entrances(self._signed_edges(self._edges))
         path = {self._edges[digest] for digest in entrances}
         before = {edge for edge in path if edge.base is None}
         for root in sorted({edge.root for edge in self._edges.values() if _end(edge) in kept}):
@@ -306,7 +294,7 @@ class Publisher:
 
     def _path_to(self, root: bytes) -> list[Edge]:
         """Return the stored edges that lead from nothing to `root`; empty if there is no such path. Blocks."""
-        return path_to(self.payloads(), (), root) or []
+        return path_to(self.stored.payloads(), (), root) or []
 
     def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
         """Put the files into the store, then the signed documents. Return the version, and each edge with its

@@ -33,6 +33,8 @@ from echo2.runtime.units import DAY
 
 HOUR: Final = 3600 * 1000
 """Milliseconds in an hour."""
+QUESTION_DAYS: Final = 7
+"""Days after which a payment without a final answer needs the operator's decision."""
 FILES: Final = ("csv", "bank")
 _OWN_RAILS: Final = {"points": POINTS_RAIL, "csv": CSV_RAIL, "command": COMMAND_RAIL}
 
@@ -64,8 +66,7 @@ def kind_of(name: str) -> RailKind:
 
 def terms_of(settings: PayoutSection) -> PaymentTerms:
     """Return the terms of the rail that the settings name (rule 2)."""
-    patience = settings.question_days * DAY
-    return PaymentTerms(1 << 62 if settings.rail in FILES else settings.resend_hours * HOUR, patience)
+    return PaymentTerms(1 << 62 if settings.rail in FILES else settings.resend_hours * HOUR, QUESTION_DAYS * DAY)
 
 
 def provider_of(settings: PayoutSection) -> bytes:

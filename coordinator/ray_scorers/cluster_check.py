@@ -9,7 +9,6 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.engines.process.supervisor import Restarts
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.declared_requirements import version_of
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.installation import command_adding
 from echo2.runtime.printable import printable
@@ -47,7 +47,7 @@ def check_cluster(section: ScorerSection) -> str:
             f"scorer.ray is {section.ray}, whose Ray asks for no token: start it anew on each host with "
             "RAY_AUTH_MODE=token (docs/several-gpus.md)"
         )
-    if facts.echo2 != (here := own_version()):
+    if facts.echo2 != (here := version_of("echo2")):
         raise SettingsFault(
             f"scorer.ray is {section.ray}, whose hosts have echo2 {printable(facts.echo2) or 'not at all'}, and this "
             f"one {here}: install the same on all"
@@ -60,14 +60,6 @@ def check_cluster(section: ScorerSection) -> str:
                 f"scorer.devices asks Ray for {wanted} {what}, and its hosts have {present:g}: name fewer, or add hosts"
             )
     return f"Ray at {section.ray} has {cluster.gpus:g} GPUs and {cluster.cpus:g} CPUs for {section.number} scorers"
-
-
-def own_version() -> str:
-    """Return the version of the installed echo2."""
-    try:
-        return version("echo2")
-    except PackageNotFoundError:
-        return ""
 
 
 async def _look(address: str) -> tuple[Cluster, ClusterFacts]:

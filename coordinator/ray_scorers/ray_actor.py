@@ -16,7 +16,6 @@ import asyncio
 import os
 import threading
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -40,6 +39,7 @@ from echo2.coordinator.ray_scorers.messages import (
 )
 from echo2.engines.process.process import HOST, EngineProcess
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.declared_requirements import version_of
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.pipe_frames import PipeFault
 from echo2.runtime.stand_ins import process_command
@@ -55,14 +55,7 @@ _CALLS: Final = {call.method: call for call in FETCHING_CALLS}
 
 def facts() -> bytes:
     """Return the `ClusterFacts` of the host that runs this."""
-    return msgspec.msgpack.encode(ClusterFacts(_own_version(), os.environ.get(MODE_VARIABLE) == "token"))
-
-
-def _own_version() -> str:
-    try:
-        return version("echo2")
-    except PackageNotFoundError:
-        return ""
+    return msgspec.msgpack.encode(ClusterFacts(version_of("echo2"), os.environ.get(MODE_VARIABLE) == "token"))
 
 
 class ScorerActor:

@@ -149,12 +149,11 @@ def make(folder: RunFolder, secret: str | None, roles: Sequence[str] = ONLINE) -
     return keys
 
 
-def make_next(place: Path, role: str, secret: str | None) -> bytes:
-    """Generate another key for a role in the folder `place`, with mode 0600 and durable; return its public key. Raises
-    `LocalFault`."""
+def make_next(place: Path, role: str, secret: str | None) -> Ed25519PrivateKey:
+    """Generate another key for a role in the folder `place`, with mode 0600 and durable. Raises `LocalFault`."""
     key = generate_key()
     write_key(place / f"{role}-{digits(public_bytes(key))}.pem", key, secret)
-    return public_bytes(key)
+    return key
 
 
 def keep_identity(folder: RunFolder, chain: Sequence[Root], secret: str | None) -> None:

@@ -23,11 +23,11 @@ import msgspec
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys, operator_commands, root_keys, root_request, setup
-from echo2.coordinator.run.carried_files import read_carried, write_carried
+from echo2.coordinator.run.carried_files import SIGNED_SUFFIX, answers, decode_carried, write_carried
 from echo2.coordinator.run.keys import NETWORK, ONLINE
 from echo2.coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.identity import load_key, peer_id
+from echo2.p2p.identity import load_key, peer_id, public_bytes
 from echo2.protocol.authority import RoleKeys, Root, threshold_changes
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
@@ -38,8 +38,6 @@ MOVED_LINES: Final = [
     "addresses: set network.former_listen and https.former_listen to today's listen addresses, give network.listen and",
     "https.listen other ports, and restart the coordinator. Invites printed after that name the new identity.",
 ]
-SIGNED_SUFFIX: Final = ".signed"
-"""The suffix of the answer's file name."""
 
 
 def change(
@@ -70,7 +68,7 @@ def change(
         if role in ("channel", NETWORK):
             keys.keep_identity(place, chain, secret)
         if role in (*ONLINE, NETWORK):
-            public = keys.make_next(place.keys, role, secret)
+            public = public_bytes(keys.make_next(place.keys, role, secret))
         asked = root_request.request(roots, runspec, now, role, public, since)
         if out is not None:
             write_carried(out, msgspec.msgpack.encode(asked))
@@ -97,8 +95,7 @@ def sign(
     """Sign a request with the root keys in the folder `place`; write the answer beside the request, or add signatures
     to the one there. `confirm`: gets a description of the changes and returns True to sign. `set_changes`: whether
     the root keys or their threshold may change. Raises `LocalFault`, `Untrusted`."""
-    asked = root_request.read(read_carried(file, root_request.MOST_BYTES), RootRequest, str(file))
-    assert isinstance(asked, RootRequest)
+    asked = decode_carried(file, RootRequest, "request for a Root")
     before, root = root_request.check_root_request(asked)
     if root_request.changes_set(before, root) and not set_changes:
         changes = [
@@ -109,11 +106,8 @@ def sign(
     if not confirm(_describe_request(asked)):
         return ["nothing was signed"]
     path = file.with_name(file.name + SIGNED_SUFFIX)
-    earlier = (
-        root_request.read(read_carried(path, root_request.MOST_BYTES), SignedRoot, str(path)) if path.exists() else None
-    )
-    assert earlier is None or isinstance(earlier, SignedRoot)
-    fits = earlier is not None and root_request.answers(earlier, asked)
+    earlier = decode_carried(path, SignedRoot, "signed Root") if path.exists() else None
+    fits = earlier is not None and answers(earlier.root, asked.root)
     answer = _sign_request(asked, place, secret, earlier if fits else None)
     write_carried(path, msgspec.msgpack.encode(answer))
     replaced = [] if fits or earlier is None else ["the answer to an earlier request, of the same name, is replaced"]
@@ -125,13 +119,10 @@ def sign(
 def install(home: Path, *files: Path, secret: str | None) -> list[str]:
     """Install a signed Root in the run folder. `files`: answers to one request, whose signatures count together. Raises
     `LocalFault`, `Untrusted`."""
-    place, answers = RunFolder(home), []
-    for file in files:
-        answer = root_request.read(read_carried(file, root_request.MOST_BYTES), SignedRoot, str(file))
-        assert isinstance(answer, SignedRoot)
-        answers.append(answer)
+    place = RunFolder(home)
+    signed = [decode_carried(file, SignedRoot, "signed Root") for file in files]
     with _alone(place):
-        return _install_root(place, root_request.join_root_answers(answers), secret)
+        return _install_root(place, root_request.join_root_answers(signed), secret)
 
 
 def time_of(text: str, now: int, option: str = "--from") -> int:
@@ -187,7 +178,7 @@ def _sign_request(asked: RootRequest, place: Path, secret: str | None, earlier: 
             f"{which} in {place}: name its folder with --keys; the file is called root.pem or "
             f"root-{keys.digits(wanted[0])}.pem"
         )
-    new = root_keys.make(place, secret) if asked.new_root_key else None
+    new = keys.make_next(place, ROOT, secret) if asked.new_root_key else None
     return root_request.sign_root(asked, given, new, earlier)
 
 

@@ -8,14 +8,13 @@ Rules
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.run.keys import spaced_fingerprint
-from echo2.p2p.envelope import decode_unverified, join, seal, signers
+from echo2.coordinator.run.carried_files import answers, join_answers
+from echo2.p2p.envelope import seal
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode
@@ -23,11 +22,8 @@ from echo2.protocol import root_chain
 from echo2.protocol.authority import Root, open_kept
 from echo2.protocol.restored_logs import KIND, LogRestored
 from echo2.protocol.root_chain import ROOT, Untrusted
-from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
-
-MOST_BYTES: Final = 4 << 20
-"""The largest request or answer, in bytes."""
+from echo2.runtime.units import second
 
 
 class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,14 +32,6 @@ class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["echo2-log-request/1"] = "echo2-log-request/1"
     roots: list[bytes]
     document: bytes
-
-
-def read(data: bytes, name: str) -> LogRequest:
-    """Decode a request. `name`: the file's name for the message. Raises `LocalFault`."""
-    try:
-        return msgspec.msgpack.decode(data, type=LogRequest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise LocalFault(f"{name} is no request for a log: name the file that `keys request-log` wrote") from error
 
 
 def check_log_request(asked: LogRequest) -> tuple[Root, LogRestored]:
@@ -64,12 +52,12 @@ def check_log_request(asked: LogRequest) -> tuple[Root, LogRestored]:
 
 def describe_log(root: Root, document: LogRestored) -> list[str]:
     """Describe a document for the person who signs, one line per fact."""
-    known, at = document.known, datetime.fromtimestamp(document.restored / 1000, UTC)
+    known = document.known
     entries = number_of(document.size, "entry")
     return [
         f"run      {root.run.hex()}",
         f"log      {document.serial}, after the log {document.old.hex()[:16]}",
-        f"restored {entries} and {number_of(document.number, 'head')} of a copy, on {at:%Y-%m-%d %H:%M:%S} UTC",
+        f"restored {entries} and {number_of(document.number, 'head')} of a copy, on {second(document.restored)}",
         f"root     {document.root.hex()}",
         f"known    head {known.number} over {number_of(known.size, 'entry')}, which nodes hold",
         f"WARNING  lost: {number_of(known.size - document.size, 'entry')} or more, whose receipts become claims",
@@ -82,29 +70,6 @@ def sign_log(asked: LogRequest, given: Sequence[Ed25519PrivateKey], earlier: byt
     if not given or not {public_bytes(key) for key in given} <= set(root.roles[ROOT].keys):
         raise Untrusted(f"these are no root keys of Root {root.serial}")
     sealed = seal(KIND, root.run, asked.document, *given)
-    return sealed if earlier is None or not answers(earlier, asked) else join_log_answers([earlier, sealed], root)
-
-
-def answers(sealed: bytes, asked: LogRequest) -> bool:
-    try:
-        return decode_unverified(sealed).payload == asked.document
-    except PeerFault:
-        return False
-
-
-def join_log_answers(sealed: Sequence[bytes], root: Root) -> bytes:
-    """Return one document with the signatures of several answers to one request. Raises `Untrusted`."""
-    try:
-        return join(sealed, root.roles[ROOT].keys)
-    except PeerFault as error:
-        raise Untrusted(f"these answers are not to one request: {error}") from error
-
-
-def missing(sealed: bytes, root: Root) -> str:
-    """Return which signatures are missing, as a sentence; empty: the answer is complete. Raises `Malformed`."""
-    role = root.roles[ROOT]
-    good = signers(sealed, role.keys)
-    if len(good) >= role.threshold:
-        return ""
-    others = ", ".join(spaced_fingerprint(key) for key in role.keys if key not in good)
-    return f"{len(good)} of {role.threshold} required signatures of the root keys; not yet: {others}"
+    if earlier is None or not answers(earlier, asked.document):
+        return sealed
+    return join_answers([earlier, sealed], root.roles[ROOT].keys)

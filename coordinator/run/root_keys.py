@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys
 from echo2.coordinator.run.keys import digits
-from echo2.p2p.identity import generate_key, load_key, public_bytes, write_key
+from echo2.p2p.identity import load_key, public_bytes
 from echo2.protocol.root_chain import ROOT
 from echo2.runtime.errors import LocalFault
 
@@ -63,18 +63,11 @@ def _can_hold(out: Path) -> bool:
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
-def make(place: Path, secret: str | None) -> Ed25519PrivateKey:
-    """Make one root key in the folder `place`, mode 0600 and durable. Raises `LocalFault`."""
-    key = generate_key()
-    write_key(place / f"{ROOT}-{digits(public_bytes(key))}.pem", key, secret)
-    return key
-
-
 def make_planned(plan: RootPlan, folder: RunFolder, secret: str | None) -> list[Ed25519PrivateKey]:
     """Make the root keys of a new run (rules 2 and 3). Raises `LocalFault`."""
     if plan.out is None:
         return list(keys.make(folder, secret, [ROOT]).values())
-    return [make(plan.out, secret) for _ in range(plan.number)]
+    return [keys.make_next(plan.out, ROOT, secret) for _ in range(plan.number)]
 
 
 def present(place: Path, publics: Collection[bytes], secret: str | None) -> list[Ed25519PrivateKey]:

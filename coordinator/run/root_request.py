@@ -17,27 +17,25 @@ Rules
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.run import signing
+from echo2.coordinator.run.carried_files import join_answers, missing_signatures
 from echo2.coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, digits, identity, spaced_fingerprint
 from echo2.coordinator.run.root_keys import MOST_ROOT_KEYS
 from echo2.coordinator.run.signing import ROOT_LIFE
-from echo2.p2p.envelope import decode_unverified, join, seal, signers
-from echo2.p2p.errors import Malformed, PeerFault
+from echo2.p2p.envelope import decode_unverified, join, seal
+from echo2.p2p.errors import Malformed
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol import root_chain
 from echo2.protocol.authority import RoleKeys, Root, threshold_changes
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
-
-MOST_BYTES: Final = 4 << 20
-"""The largest request or answer, in bytes."""
+from echo2.runtime.units import second
 
 
 class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +185,7 @@ def describe_root(before: Root, root: Root, asked: RootRequest) -> list[str]:
     """Describe the changes of the next Root for the person who signs, one line per change."""
     lines = [
         f"run      {root.run.hex()}",
-        f"Root     {root.serial}, issued {_day(root.issued)}, ends {_day(root.expires)}",
+        f"Root     {root.serial}, issued {second(root.issued)}, ends {second(root.expires)}",
     ]
     if asked.new_root_key:
         lines.append(f"{ROOT:<9}{spaced_fingerprint(before.roles[ROOT].keys[0])} -> a new key, made here")
@@ -206,7 +204,7 @@ def describe_root(before: Root, root: Root, asked: RootRequest) -> list[str]:
     revoked = {key: since for key, since in root.revoked.items() if key not in before.revoked}
     if asked.revoke_root_from is not None:
         revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from
-    lines += [f"revoked  {spaced_fingerprint(key)} from {_day(since)} on" for key, since in revoked.items()]
+    lines += [f"revoked  {spaced_fingerprint(key)} from {second(since)} on" for key, since in revoked.items()]
     lines += [f"WARNING  {sentence}" for sentence in threshold_changes(before, root)]
     return lines if len(lines) > 2 else [*lines, "keys     unchanged"]
 
@@ -248,41 +246,23 @@ def _seal_root(
     return SignedRoot(root=sealed, runspec=join([spec, runspec], both))
 
 
-def answers(answer: SignedRoot, asked: RootRequest) -> bool:
-    try:
-        return decode_unverified(answer.root).payload == asked.root
-    except Malformed:
-        return False
-
-
 def join_root_answers(signed_roots: Sequence[SignedRoot]) -> SignedRoot:
     """Return one answer with the signatures of several to the same request (rule 4). Raises `Untrusted`."""
     if len(signed_roots) == 1:
         return signed_roots[0]
-    try:
-        named = [decode_unverified(sealed) for one in signed_roots for sealed in (one.root, one.runspec)]
-        keys = {signature.key for envelope in named for signature in envelope.signatures}
-        return SignedRoot(
-            root=join([one.root for one in signed_roots], keys),
-            runspec=join([one.runspec for one in signed_roots], keys),
-        )
-    except PeerFault as error:
-        raise Untrusted(f"these answers are not to one request: {error}") from error
+    return SignedRoot(
+        root=join_answers([one.root for one in signed_roots]),
+        runspec=join_answers([one.runspec for one in signed_roots]),
+    )
 
 
 def missing(sealed: bytes, before: Root) -> list[str]:
     """Return a line per set of root keys, old and new, whose threshold the signatures do not reach; empty: the answer
     is complete. Raises `Malformed`."""
     root = decode(decode_unverified(sealed).payload, Root)
-    lines = []
-    for name, role in (("present", before.roles[ROOT]), ("new", root.roles[ROOT])):
-        good = signers(sealed, role.keys)
-        if len(good) < role.threshold:
-            others = ", ".join(spaced_fingerprint(key) for key in role.keys if key not in good)
-            lines.append(
-                f"{len(good)} of {role.threshold} required signatures of the {name} root keys; not yet: {others}"
-            )
-    return list(dict.fromkeys(lines)) if before.roles[ROOT] != root.roles[ROOT] else lines[:1]
+    sets = {"present": before.roles[ROOT]} | ({"new": root.roles[ROOT]} if changes_set(before, root) else {})
+    lines = [missing_signatures(sealed, role, f"{name} root keys") for name, role in sets.items()]
+    return list(filter(None, lines))
 
 
 def verify_answer(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
@@ -299,17 +279,6 @@ def verify_answer(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) ->
     if decode_unverified(answer.runspec).payload != decode_unverified(runspec).payload:
         raise Untrusted("the answer contains another RunSpec than the run's: not installed")
     return chain[-1]
-
-
-def read(data: bytes, kind: type[RootRequest] | type[SignedRoot], name: str) -> RootRequest | SignedRoot:
-    """Decode a request or an answer. `name`: the file's name for the message. Raises `LocalFault`."""
-    wanted = "request for a Root" if kind is RootRequest else "signed Root"
-    if len(data) > MOST_BYTES:
-        raise LocalFault(f"{name} is not a {wanted}: it has {len(data)} bytes, more than {MOST_BYTES}")
-    try:
-        return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise LocalFault(f"{name} is not a {wanted}: name the file that `echo2-coord keys` wrote") from error
 
 
 def _check_place(answer: SignedRoot, newest: Root) -> None:
@@ -336,7 +305,3 @@ def _missing_or_none(sealed: bytes, before: Root) -> list[str]:
         return missing(sealed, before)
     except Malformed:
         return []
-
-
-def _day(at: int) -> str:
-    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

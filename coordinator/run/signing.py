@@ -10,7 +10,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -29,7 +28,7 @@ from echo2.protocol import numbers
 from echo2.protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, date
 
 ROOT_LIFE: Final = 365 * DAY
 """Lifetime of a Root, milliseconds."""
@@ -128,6 +127,6 @@ def ends_soon(root: Root, now: int) -> str:
     left = root.expires - now
     if left > REMINDER_MS:
         return ""
-    day = datetime.fromtimestamp(root.expires / 1000, UTC).strftime("%Y-%m-%d")
+    day = date(root.expires)
     when = f"ends on {day}, in {left // DAY} days" if left > 0 else f"ended on {day}, and nodes do no more work"
     return f"Root {root.serial} {when}: renew it with the root key, by `echo2-coord keys renew`"

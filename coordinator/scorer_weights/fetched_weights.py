@@ -62,7 +62,7 @@ class FetchedWeights(VersionMoves):
         return await self._remote.ask(FetchAllCall(source=await self._source(), model=self._model))
 
     async def _remade(self, root: bytes | None) -> bool:
-        chain = None if root is None else path_to(self._publisher.payloads(), (), root)
+        chain = None if root is None else path_to(self._publisher.stored.payloads(), (), root)
         if root is None or not chain:
             return False
         steps = [_step(edge) for edge in chain]

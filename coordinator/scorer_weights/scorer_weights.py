@@ -116,8 +116,8 @@ class VersionMoves:
         loaded = self._scorer.loaded
         if loaded is None:
             return True
-        near = {loaded.root, *loaded.behind, *loaded.ahead, *self._publisher.snapshots()}
-        return root in reachable(self._publisher.payloads(), near)
+        near = {loaded.root, *loaded.behind, *loaded.ahead, *self._publisher.stored.snapshots()}
+        return root in reachable(self._publisher.stored.payloads(), near)
 
     def before(self, root: bytes) -> Published | None:
         """Return the version before the one of `root`, if it is of the same era and the scorer, which has `root`
@@ -224,7 +224,7 @@ class ScorerWeights(VersionMoves):
         """Replace the folder by a new one at `root` (rule 2); return False if no stored path leads there."""
         reason: Exception | None = None
         for _ in range(2):  # the latest snapshot goes when a newer version is published: then by payloads
-            snapshots, edges = self._publisher.snapshots(), self._publisher.payloads()
+            snapshots, edges = self._publisher.stored.snapshots(), self._publisher.stored.payloads()
             chain = None if root is None else path_to(edges, snapshots, root)
             if root is None or chain is None:
                 return False

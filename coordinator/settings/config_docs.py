@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from echo2.coordinator.settings.config import CoordinatorConfig, sections
-from echo2.coordinator.settings.config_edits import text_of
+from echo2.runtime.settings_file import text_of
 
 FIRST_SETTINGS: Final[Mapping[str, str]] = {
     "run": "name model task kind steps staleness group_size batch_groups limit heldout evaluate_every "

@@ -23,6 +23,7 @@ from echo2.coordinator.settings.named_home import with_home
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 from echo2.runtime.settings import DEFAULT_ORIGIN, SettingsFault, means_removal
+from echo2.runtime.settings_file import text_of, with_value
 
 SIGNED: Final = frozenset(f"run.{key}" for key in (*SIGNED_KEYS, "kind", "template", "thinking"))
 """Settings that are in the signed RunSpec, or follow from what is."""
@@ -124,7 +125,7 @@ def prepare(
     source = path.read_text("utf-8-sig")
     for key in keys:
         section, _, name = key.partition(".")
-        source = _with_key(source, section, name, None if key in removed else values[section][name])
+        source = with_value(source, [section], name, None if key in removed else values[section][name])
     file, origins = tomlkit.parse(source).unwrap(), config.load_with_origins(path, env=env, flags=flags)[1]
     typed = _command_of(assigned, removed)
     try:
@@ -159,23 +160,3 @@ def _rows(settings: CoordinatorConfig, key: str | None) -> Iterator[tuple[str, A
             if key in (None, section, f"{section}.{name}"):
                 value = getattr(getattr(settings, section), name)
                 yield f"{section}.{name}", value, field.get_default(call_default_factory=True), field.description or ""
-
-
-def text_of(value: Any) -> str:
-    """Return a value as TOML has it; "unset" for None."""
-    return "unset" if value is None else str(tomlkit.item(_plain(value)).as_string())
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with lists in place of tuples, as TOML has it."""
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
-
-
-def _with_key(source: str, section: str, name: str, value: Any) -> str:
-    """Return a text of TOML with another value of a key; None: without the key."""
-    document = tomlkit.parse(source)
-    if value is None:
-        document.get(section, {}).pop(name, None)
-    else:
-        document.setdefault(section, tomlkit.table())[name] = _plain(value)
-    return tomlkit.dumps(document)

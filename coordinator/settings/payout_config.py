@@ -58,13 +58,6 @@ class PayoutSection(Section):
             "payments need your decision, and are not sent again. 0: none is sent again.",
         ),
     ] = 20  # fmt: skip
-    question_days: Annotated[
-        int, Field(ge=1, le=90, description="Days after which a payment without a final answer needs your decision.")
-    ] = 7
-    watch_days: Annotated[
-        int,
-        Field(ge=1, le=400, description="Days for which `payout reconcile` asks again about payments that were final."),
-    ] = 60
 
     @model_validator(mode="after")
     def _pays_something(self) -> Self:

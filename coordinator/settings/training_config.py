@@ -388,21 +388,9 @@ class LearnerSection(Section):
         Literal["kept", "masked", "penalised"],
         Field(
             description="Rollouts that run.limit cut: kept; masked, without loss; or penalised softly, by a reward "
-            "that falls over the last fifth of run.limit."
+            "that falls by 1 over the last fifth of run.limit."
         ),
     ] = "kept"
-    cut_penalty: Annotated[
-        float, LIVE, Field(gt=0, le=1e6, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
-    ] = 1.0
-    contrast: Annotated[
-        float,
-        LIVE,
-        Field(
-            gt=0, le=1,
-            description="Share of a group's rollouts that are learned from, in pairs of the highest and the lowest "
-            "advantage; the others save their pass. 1: all.",
-        ),
-    ] = 1.0  # fmt: skip
     microbatch_tokens: Annotated[int, Field(ge=1, le=10**12, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],

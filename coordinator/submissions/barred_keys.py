@@ -10,10 +10,11 @@ Rules
 from typing import Final
 
 from echo2.ledger.ledger_facts import REPLACED_PREFIX, KeyAccount
-from echo2.ledger.standing import FOREVER_MS, Standing, minute
+from echo2.ledger.standing import FOREVER_MS, Standing
 from echo2.protocol.methods import APPEAL, HELLO
 from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
+from echo2.runtime.units import minute
 
 ASK_AGAIN: Final = 3_600_000
 """Milliseconds after which a key that is suspended for a proof may ask whether that was lifted."""

@@ -7,16 +7,10 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.submissions.verdict_commands import lease_of
-from echo2.coordinator.verdicts.stored_rollouts import (
-    ShownAnswer,
-    ShownGroup,
-    Wanted,
-    list_groups,
-    read_group,
-)
-from echo2.ledger.standing import minute
+from echo2.coordinator.verdicts.stored_rollouts import ShownAnswer, ShownGroup, Wanted, list_groups, read_group
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import minute
 from echo2.tasks.task import Tokenizer
 
 SHORT = 100

@@ -20,9 +20,9 @@ from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.verdicts.reviews import Review
 from echo2.coordinator.verdicts.verdict_report import Basis, basis_of
 from echo2.coordinator.verification.open_classes import OpenClasses
-from echo2.ledger.standing import minute
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import minute
 
 MOST_WORDS = 300
 """Most characters of a reason; the ledger keeps it for ever."""

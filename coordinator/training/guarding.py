@@ -113,7 +113,7 @@ class Guarding:
     def take(self, section: GuardSection) -> None:
         """Take these settings, from the next step and evaluation on."""
         self._auto = section.auto_rollback
-        self._guard.limits = GuardLimits(section.heldout_share, section.exams, section.warn_only)
+        self._guard.limits = GuardLimits(section.exams, section.warn_only)
 
     @property
     def exams_without_best(self) -> int:
@@ -256,7 +256,7 @@ class Guarding:
             return  # paused until `resume` already, by the guard or the operator
         best = self._guard.state.best_exam
         remedy = self._recent_change(at.step + at.unchanged) + remedy_of(alarm.kind)
-        if best is None or best.root not in self._publisher.roots():
+        if best is None or best.root not in self._publisher.stored.roots():
             goes_on = "`echo2-coord resume` goes on with the policy as it is; no better version is kept"
             self._watch.alarm(alarm, f"{remedy}; {goes_on}")
             return
@@ -295,7 +295,7 @@ class Guarding:
 
     def _find_version(self, number: int | None) -> Published | Exam:
         """Return the kept version that the operator names. Raises `LocalFault`."""
-        best, stored = self._guard.state.best_exam, self._publisher.roots()
+        best, stored = self._guard.state.best_exam, self._publisher.stored.roots()
         kept = [one for one in self._publisher.versions if one.root in stored]
         if number is None:
             if best is None or best.root not in stored:

@@ -6,7 +6,7 @@ Rules
    count, one at which it does not takes `TAKEN_BACK` from it, and one of which it cannot be told changes nothing: a
    policy that dies does not look dead at each step.
 2. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (direction and floor:
-   tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
+   tasks/measure.py). Where less than half is left in `exams` exams in a row, the policy has collapsed. This is off
    until the best lies `RISE_ERRORS` standard errors of the difference above the first exam, except for a result that
    lies `FALLEN_ERRORS` of them below the best: a policy may break before it has learned much. Each task counts alone.
 3. Floor: no exam of the whole run has risen above the floor, though training solves `LEAST_GAP` more of its prompts, or
@@ -58,6 +58,8 @@ KINDS: Final = (*EXAM_RULES, *STEP_RULES)
 RISE_ERRORS: Final = 2.0
 FALLEN_ERRORS: Final = 4.0
 FLOOR_ERRORS: Final = 2.0
+LEAST_LEFT: Final = 0.5
+"""Share of the best that is to be left (rule 2)."""
 LEAST_GAP: Final = 0.05
 """Share of answers beyond errors."""
 REWARD_STEPS: Final = 8
@@ -70,7 +72,6 @@ MOST_ROLLBACKS: Final = 3
 class GuardLimits(NamedTuple):
     """The limits of rules 2 to 4, and rule 7."""
 
-    share: float = 0.5
     exams: int = 3
     warn_only: Collection[str] = ()
 
@@ -195,7 +196,7 @@ class Guard:
     def remaining_share(self, task: str, result: TaskResult) -> float | None:
         """Return what is left of a task's best, 1 at the best; None where rule 2 is off."""
         first, best = self.state.first.get(task), self.state.best.get(task)
-        if first is None or best is None or self.limits.share <= 0:
+        if first is None or best is None:
             return None
         measure = self._measure(task)
         risen, fallen = (_sign(measure) * (best.value - other.value) for other in (first, result))
@@ -264,7 +265,7 @@ class Guard:
         if _sign(self._measure(task)) * (result.value - state.best[task].value) > 0:
             state.best[task] = result
         left = self.remaining_share(task, result)
-        return left is not None and left < self.limits.share
+        return left is not None and left < LEAST_LEFT
 
     def _rank(self, exam: Exam) -> None:
         """Keep the best exam of the run: by the mean over the tasks, weighted by their prompts; the first of equals."""

@@ -124,16 +124,10 @@ def broadcast_seconds(run: RunTerms, node: NodeTerms, nodes: int) -> float:
     """Return the seconds until the last of `nodes` nodes has a version (rule 2)."""
     if run.broadcast is not None:
         return run.broadcast
-    return OVER_BEST * _least_seconds(run, node, nodes)
+    return OVER_BEST * least_seconds(run, node, nodes)
 
 
-def copies_sent(run: RunTerms, node: NodeTerms, nodes: int) -> float:
-    """Return how many copies of a version the coordinator sends at least, so that the nodes have it in T* (rule 2)."""
-    best = _least_seconds(run, node, nodes)
-    return max(1.0, nodes - nodes * node.uplink * best / run.payload) if best else 1.0
-
-
-def _least_seconds(run: RunTerms, node: NodeTerms, nodes: int) -> float:
+def least_seconds(run: RunTerms, node: NodeTerms, nodes: int) -> float:
     """Return T* (rule 2)."""
     together = nodes * run.payload / (run.uplink + nodes * node.uplink)
     return max(run.payload / run.uplink, run.payload / node.downlink, together)

@@ -452,7 +452,7 @@ class Training:
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:
-        path = self.publisher.snapshots().get(latest.root)
+        path = self.publisher.stored.snapshots().get(latest.root)
         if path is None:
             raise RuntimeError(f"the snapshot of published version {latest.version} is gone from the store")
         return path

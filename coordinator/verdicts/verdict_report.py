@@ -6,7 +6,6 @@ keys, whatever the ledger's length.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from math import log10
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,12 +15,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.reviews import Review, Reviews
 from echo2.coordinator.verdicts.token_storage import Excerpt
-from echo2.coordinator.verification.evidence import (
-    DOUBT_EVIDENCE,
-    LIFELONG_REFUSAL,
-    REFUSAL_EVIDENCE,
-    EProcess,
-)
+from echo2.coordinator.verification.evidence import DOUBT_EVIDENCE, LIFELONG_REFUSAL, REFUSAL_EVIDENCE
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
@@ -125,7 +119,7 @@ def _statistic(
         bet = None if tables is None else EvidenceTable(database).run_again(lease.id, tables, at)
         if bet is None:
             return None
-        return f"E of the day is {_power(bet.after.daily)}, of all groups {_power(bet.after.lifelong)}"
+        return f"E of the day is {bet.after.daily.text()}, of all groups {bet.after.lifelong.text()}"
 
     gone = f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
     return known.of(lease.id, again) or gone
@@ -139,11 +133,6 @@ def _is_by_evidence(first: dict[str, Any]) -> bool:
 def _first_code(receipt: Receipt, first: dict[str, Any]) -> str:
     """Return the code of the first verdict: a reversal replaces that of the Receipt."""
     return str(first.get("code", receipt.code))
-
-
-def _power(process: EProcess) -> str:
-    value = process.value()
-    return f"10^{log10(value.mantissa) + value.exponent * log10(2):.1f}" if value.mantissa else "0"
 
 
 def _excerpt(database: Database, lease: bytes) -> Excerpt | None:

@@ -35,6 +35,7 @@ Rules
 
 import functools
 import itertools
+import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Self
@@ -214,6 +215,11 @@ class EProcess(NamedTuple):
     def value(self) -> Stake:
         """Return E (rule 1)."""
         return mean(self.stakes)
+
+    def text(self) -> str:
+        """Return E as a power of ten: "10^2.3"."""
+        value = self.value()
+        return f"10^{math.log10(value.mantissa) + value.exponent * math.log10(2):.1f}" if value.mantissa else "0"
 
     def power(self) -> int:
         """Return the power of ten that E reaches; 0 below 10."""

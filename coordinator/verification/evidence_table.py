@@ -22,7 +22,6 @@ import numpy as np
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import (
     DOUBT_EVIDENCE,
-    IDLE_DAYS,
     MOST_PEAK,
     Conclusion,
     NodeEvidence,
@@ -31,11 +30,11 @@ from echo2.coordinator.verification.evidence import (
     products,
     suffices,
 )
+from echo2.coordinator.verification.lapsed_rows import forget_lapsed
 from echo2.coordinator.verification.token_evidence import TOKEN, TokenArray
 from echo2.coordinator.verification.version_pairs import VersionCount
 from echo2.runtime.units import DAY
 
-FORGOTTEN_AT_ONCE: Final = 32
 _DOUBT_POWER: Final = len(str(DOUBT_EVIDENCE)) - 1
 
 
@@ -196,16 +195,8 @@ class EvidenceTable:
         return nbytes // TOKEN.itemsize
 
     def forget(self, now: int) -> int:
-        """Delete at most `FORGOTTEN_AT_ONCE` rows of keys whose evidence no longer counts, because they were idle
-        (evidence.py, rule 7); return how many."""
-        today, gone = now // DAY, 0
-        query = "SELECT node, state FROM bets WHERE day <= ? ORDER BY day LIMIT ?"
-        for node, state in self._database.all(query, (today - IDLE_DAYS, FORGOTTEN_AT_ONCE)):
-            if _decode_evidence(state).has_lapsed(today):
-                gone += self._database.do("DELETE FROM bets WHERE node = ?", (node,))
-            else:  # in doubt: it is looked at again after as long
-                self._database.do("UPDATE bets SET day = ? WHERE node = ?", (today, node))
-        return gone
+        """Delete some rows of keys whose evidence no longer counts, because they were idle; return how many."""
+        return len(forget_lapsed(self._database, "bets", "node", now))
 
 
 def _doubted_on(before: NodeEvidence, now: int) -> bool:

@@ -7,15 +7,11 @@ Rules
    ledger's entries in their order and from the parties of leases (verdict_replay.py).
 """
 
-from typing import Final
-
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verification.evidence import IDLE_DAYS, NodeEvidence
+from echo2.coordinator.verification.evidence import NodeEvidence
+from echo2.coordinator.verification.lapsed_rows import forget_lapsed
 from echo2.coordinator.verification.near_ties import FIRST_TIE_EVIDENCE, Blamed, NearTieCount, judge_ties
 from echo2.p2p.identity import peer_id
-from echo2.runtime.units import DAY
-
-FORGOTTEN_AT_ONCE: Final = 32
 
 
 def key_row(node: bytes) -> str:
@@ -63,13 +59,8 @@ class NearTieTable:
         self._database.written.put("near_ties", holder, evidence)
 
     def forget(self, now: int) -> int:
-        """Delete at most `FORGOTTEN_AT_ONCE` lapsed rows (evidence.py, rule 7); return how many."""
-        today, gone = now // DAY, 0
-        query = "SELECT holder, state FROM near_ties WHERE day <= ? ORDER BY day LIMIT ?"
-        for holder, state in self._database.all(query, (today - IDLE_DAYS, FORGOTTEN_AT_ONCE)):
-            if NodeEvidence.decode(state).has_lapsed(today):
-                gone += self._database.do("DELETE FROM near_ties WHERE holder = ?", (holder,))
-                self._database.written.forget("near_ties", holder)
-            else:  # in doubt: it is looked at again after as long
-                self._database.do("UPDATE near_ties SET day = ? WHERE holder = ?", (today, holder))
-        return gone
+        """Delete some lapsed rows; return how many."""
+        gone = forget_lapsed(self._database, "near_ties", "holder", now)
+        for holder in gone:
+            self._database.written.forget("near_ties", holder)
+        return len(gone)

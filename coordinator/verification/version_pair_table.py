@@ -7,14 +7,10 @@ Rules
    ledger's entries in their order (verdict_replay.py).
 """
 
-from typing import Final
-
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verification.evidence import IDLE_DAYS, NodeEvidence
+from echo2.coordinator.verification.evidence import NodeEvidence
+from echo2.coordinator.verification.lapsed_rows import forget_lapsed
 from echo2.coordinator.verification.version_pairs import FIRST_PAIR_EVIDENCE, VersionCount, after_pass
-from echo2.runtime.units import DAY
-
-FORGOTTEN_AT_ONCE: Final = 32
 
 
 class VersionPairTable:
@@ -39,12 +35,5 @@ class VersionPairTable:
         self._database.do("INSERT OR REPLACE INTO version_pairs VALUES (?, ?, ?)", row)
 
     def forget(self, now: int) -> int:
-        """Delete at most `FORGOTTEN_AT_ONCE` lapsed rows (evidence.py, rule 7); return how many."""
-        today, gone = now // DAY, 0
-        query = "SELECT node, state FROM version_pairs WHERE day <= ? ORDER BY day LIMIT ?"
-        for node, state in self._database.all(query, (today - IDLE_DAYS, FORGOTTEN_AT_ONCE)):
-            if NodeEvidence.decode(state).has_lapsed(today):
-                gone += self._database.do("DELETE FROM version_pairs WHERE node = ?", (node,))
-            else:  # in doubt: it is looked at again after as long
-                self._database.do("UPDATE version_pairs SET day = ? WHERE node = ?", (today, node))
-        return gone
+        """Delete some lapsed rows; return how many."""
+        return len(forget_lapsed(self._database, "version_pairs", "node", now))

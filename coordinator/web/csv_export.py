@@ -23,23 +23,24 @@ PAY_COLUMNS = ("place", "rank", "price", "work", "pay", "unvested", "accrued", "
 
 def of_nodes(nodes: Sequence[NodeRow], *, market: bool = False) -> str:
     """Write a header and one row per node. Unknown values are empty. `market`: whether the run has one."""
-    text = io.StringIO()
-    csv.writer(text).writerow([*COLUMNS, *(f"market_{column}" for column in PAY_COLUMNS if market)])
-    return text.getvalue() + rows_of(nodes)
+    return csv_text([[*COLUMNS, *(f"market_{column}" for column in PAY_COLUMNS if market)]]) + rows_of(nodes)
 
 
 def rows_of(nodes: Iterable[NodeRow]) -> str:
     """Write one row per node, without the header."""
-    text = io.StringIO()
-    csv.writer(text).writerows(_cells(node) for node in nodes)
-    return text.getvalue()
+    return csv_text(_cells(node) for node in nodes)
 
 
 def of_supply(market: MarketView | None) -> str:
     """Write the supply curve of the epoch that runs: milli-RE per hour at most at a cost per RE."""
-    text = io.StringIO()
     points = [] if market is None or market.running is None else market.running.supply
-    csv.writer(text).writerows([("rate", "cost"), *((one.rate, one.cost) for one in points)])
+    return csv_text([("rate", "cost"), *((one.rate, one.cost) for one in points)])
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Write rows (RFC 4180)."""
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
     return text.getvalue()
 
 

@@ -13,20 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from echo2.coordinator.metrics.views import NodeRow, RunState
 from echo2.coordinator.submissions import rollouts_report
-from echo2.coordinator.web import (
-    broadcast_chart,
-    charts,
-    curves,
-    formatting,
-    market_chart,
-    refusal_texts,
-    step_rows,
-)
+from echo2.coordinator.web import broadcast_chart, charts, curves, formatting, market_chart, refusal_texts, step_rows
 from echo2.coordinator.web.charts import Bar
 from echo2.coordinator.web.node_rows import Page
-from echo2.ledger.standing import Rank, Standing, describe, minute
+from echo2.ledger.standing import Rank, Standing, describe
 from echo2.protocol.task_kinds import public_name
 from echo2.runtime import figures
+from echo2.runtime.units import minute
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),

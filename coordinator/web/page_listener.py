@@ -20,7 +20,7 @@ import logging
 import math
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -170,7 +170,7 @@ class Listener:
             self._listen(host, port)
         except OSError as error:
             await self.stop()
-            why = error.strerror or str(error)
+            why = (error.strerror or str(error)).partition(" (while")[0]  # the address is named anyway
             fix = f"{setting} (0: any free one)"
             if error.errno == errno.EADDRNOTAVAIL:
                 fix = f"{setting.replace('web.port', 'web.host')}, with an address of this machine"
@@ -195,11 +195,15 @@ class Listener:
         lacking: OSError | None = None
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
-                self._sockets.append(_listening(family, (address[0], port or self._port(), *address[2:])))
+                place: Any = (address[0], port or self._port(), *address[2:])
+                opened = socket.create_server(place, family=family, backlog=_BACKLOG)
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise
                 lacking = error
+                continue
+            opened.setblocking(False)
+            self._sockets.append(opened)
         if not self._sockets and lacking is not None:
             raise lacking
 
@@ -334,19 +338,3 @@ def _connection_of(request: web.Request) -> PageConnection | None:
 
 def _error(kind: type[web.HTTPException], text: str, headers: Mapping[str, str] | None = None) -> web.HTTPException:
     return kind(text=text, headers=headers)
-
-
-def _listening(family: int, place: tuple[Any, ...]) -> socket.socket:
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            with suppress(AttributeError, OSError):
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind(place)
-        opened.listen(_BACKLOG)
-    except BaseException:
-        opened.close()
-        raise
-    return opened

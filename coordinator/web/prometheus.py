@@ -1,6 +1,7 @@
 """Prometheus metrics of the run, built from the `RunState` at each scrape: no figure is counted in two places."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -45,9 +46,8 @@ def exposition(state: RunState) -> bytes:
 
 def of_learning(state: RunState) -> Iterator[Metric]:
     """Yield the metrics of the learner, its versions and their accuracy."""
-    info = GaugeMetricFamily("echo2_run_info", "The run; always 1.", labels=["run", "name", "model", "phase"])
-    info.add_metric([state.run, state.name, state.model, state.phase], 1)
-    yield info
+    facts = (state.run, state.name, state.model, state.phase)
+    yield _gauges("echo2_run_info", "The run; always 1.", ["run", "name", "model", "phase"], {facts: 1})
     yield _gauge("echo2_step", "Steps the learner has made.", state.step)
     yield _gauge("echo2_version", "Newest published version.", state.version)
     yield _gauge("echo2_era", "Era of the policy.", state.era)
@@ -64,10 +64,8 @@ def of_learning(state: RunState) -> Iterator[Metric]:
         yield _of_step(last.metrics)
     if state.evaluations:
         newest = state.evaluations[-1]
-        accuracy = GaugeMetricFamily("echo2_heldout_accuracy", "Held-out exact match.", labels=["sampling"])
-        accuracy.add_metric(["sampled"], newest.sampled)
-        accuracy.add_metric(["greedy"], newest.greedy)
-        yield accuracy
+        accuracy = {"sampled": newest.sampled, "greedy": newest.greedy}
+        yield _gauges("echo2_heldout_accuracy", "Held-out exact match.", "sampling", accuracy)
         yield _gauge("echo2_heldout_version", "Version that was evaluated last.", newest.version)
     yield _counter("echo2_diff_bytes", "Bytes of the published diffs.", state.diff_bytes)
     yield _counter("echo2_full_bytes", "Bytes the same versions have in full.", state.full_bytes)
@@ -76,39 +74,21 @@ def of_learning(state: RunState) -> Iterator[Metric]:
 
 def of_tasks(tasks: Sequence[TaskRow]) -> Iterator[Metric]:
     """Yield the metrics of each task: its groups, rewards, failed episodes and held-out accuracy."""
-    accepted = CounterMetricFamily("echo2_task_groups_accepted", "Accepted groups, by task.", labels=["task"])
-    failed = CounterMetricFamily(
-        "echo2_task_episodes_failed", "Failed episodes of a task's environment.", labels=["task", "reason"]
-    )
-    heldout = GaugeMetricFamily(
-        "echo2_task_heldout_accuracy", "Held-out exact match, by task.", labels=["task", "sampling"]
-    )
-    recent = {
-        "reward": GaugeMetricFamily("echo2_task_reward", "Mean reward of a task's last groups.", labels=["task"]),
-        "success": GaugeMetricFamily(
-            "echo2_task_success_ratio", "Share of the rollouts of a task's last groups that succeed.", labels=["task"]
-        ),
-        "signal": GaugeMetricFamily(
-            "echo2_task_signal_ratio", "Share of a task's last groups whose rewards differ.", labels=["task"]
-        ),
-        "cut": GaugeMetricFamily(
-            "echo2_task_cut_ratio", "Share of the rollouts of a task's last groups cut at the limit.", labels=["task"]
-        ),
-        "missing": GaugeMetricFamily(
-            "echo2_task_missing_ratio", "Share of rollouts of a task's last groups without a reward.", labels=["task"]
-        ),
-    }
-    for task in tasks:
-        accepted.add_metric([task.name], task.accepted)
-        for reason, count in sorted(task.failed.items()):
-            failed.add_metric([task.name, reason], count)
-        for sampling, share in (("sampled", task.sampled), ("greedy", task.greedy)):
-            if share is not None:
-                heldout.add_metric([task.name, sampling], share)
-        for key, family in recent.items():
-            if (value := getattr(task, key)) is not None:
-                family.add_metric([task.name], value)
-    yield from (accepted, failed, heldout, *recent.values())
+    accepted = {task.name: task.accepted for task in tasks}
+    yield _counters("echo2_task_groups_accepted", "Accepted groups, by task.", "task", accepted)
+    failed = {(task.name, reason): count for task in tasks for reason, count in sorted(task.failed.items())}
+    what = "Failed episodes of a task's environment."
+    yield _counters("echo2_task_episodes_failed", what, ["task", "reason"], failed)
+    shares = {(task.name, sampling): getattr(task, sampling) for task in tasks for sampling in ("sampled", "greedy")}
+    yield _gauges("echo2_task_heldout_accuracy", "Held-out exact match, by task.", ["task", "sampling"], shares)
+    for name, field, text in (
+        ("reward", "reward", "Mean reward of a task's last groups."),
+        ("success_ratio", "success", "Share of the rollouts of a task's last groups that succeed."),
+        ("signal_ratio", "signal", "Share of a task's last groups whose rewards differ."),
+        ("cut_ratio", "cut", "Share of the rollouts of a task's last groups cut at the limit."),
+        ("missing_ratio", "missing", "Share of rollouts of a task's last groups without a reward."),
+    ):
+        yield _gauges(f"echo2_task_{name}", text, "task", {task.name: getattr(task, field) for task in tasks})
 
 
 def of_work(state: RunState) -> Iterator[Metric]:
@@ -125,19 +105,10 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_audits_doubted", "Audits whose equal groups speak against the scorer.", state.audits.doubted)
     yield _gauge("echo2_audits_share", "Share of audits and canaries in the accepted work.", state.audits.share)
     yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
-    refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
-    for code, count in sorted(state.refused.items()):
-        refused.add_metric([code], count)
-    yield refused
+    yield _counters("echo2_groups_refused", "Groups refused, by reason.", "reason", dict(sorted(state.refused.items())))
     yield _counter("echo2_leases_expired", "Leases that expired unanswered.", state.expired)
-    skipped = CounterMetricFamily(
-        "echo2_prompts_skipped",
-        "Prompts skipped, by their leases' ends; no-prompt: not given, or too long.",
-        labels=["reasons"],
-    )
-    for reasons, count in state.skipped.items():
-        skipped.add_metric([reasons], count)
-    yield skipped
+    skipped = "Prompts skipped, by their leases' ends; no-prompt: not given, or too long."
+    yield _counters("echo2_prompts_skipped", skipped, "reasons", state.skipped)
     yield _gauge("echo2_groups_buffered", "Groups that wait for the learner.", state.buffered)
     yield _gauge("echo2_lease_window_batches", "Most batches of groups on their way to the learner.", state.window)
     yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
@@ -148,38 +119,23 @@ def of_work(state: RunState) -> Iterator[Metric]:
 def of_links(links: LinksView) -> Iterator[Metric]:
     """Yield the metrics of connections and of refused connections."""
     yield _gauge("echo2_connections", "Connections with peers over libp2p.", links.open)
-    refused = CounterMetricFamily(
-        "echo2_connections_refused", "Connections refused since the start, by the limit.", labels=["limit"]
-    )
-    for limit, count in sorted(links.refused.items()):
-        refused.add_metric([limit], count)
-    yield refused
+    refused = dict(sorted(links.refused.items()))
+    yield _counters("echo2_connections_refused", "Connections refused since the start, by the limit.", "limit", refused)
     yield _counter("echo2_descriptor_shortages", "How often no descriptor was free.", links.shortages)
 
 
 def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
     """Yield the metrics of pauses, of groups set aside and of waiting."""
-    paused = GaugeMetricFamily("echo2_paused", "1 while the run is paused, by what paused it.", labels=["kind"])
-    if trouble.paused is not None:
-        paused.add_metric([trouble.paused.kind], 1)
-    yield paused
-    told = GaugeMetricFamily(
-        "echo2_pause_remedy", "1 while the run is paused: why, and what to type.", labels=["kind", "why", "remedy"]
-    )
-    if trouble.paused is not None:
-        remedy = trouble.paused.remedy or "echo2-coord resume"
-        told.add_metric([trouble.paused.kind, trouble.paused.why, remedy], 1)
-    yield told
-    aside = CounterMetricFamily(
-        "echo2_groups_set_aside", "Groups at which the learner failed: paid, never learned from.", labels=["reason"]
-    )
-    for reason, groups in sorted(trouble.reasons.items()):
-        aside.add_metric([reason], groups)
-    yield aside
-    episodes = CounterMetricFamily("echo2_episodes_failed", "Episodes that the environment failed.", labels=["reason"])
-    for reason, count in sorted(trouble.episodes.items()):
-        episodes.add_metric([reason], count)
-    yield episodes
+    pause = trouble.paused
+    paused = {} if pause is None else {pause.kind: 1}
+    yield _gauges("echo2_paused", "1 while the run is paused, by what paused it.", "kind", paused)
+    told = {} if pause is None else {(pause.kind, pause.why, pause.remedy or "echo2-coord resume"): 1}
+    what = "1 while the run is paused: why, and what to type."
+    yield _gauges("echo2_pause_remedy", what, ["kind", "why", "remedy"], told)
+    aside, failed = dict(sorted(trouble.reasons.items())), dict(sorted(trouble.episodes.items()))
+    what = "Groups at which the learner failed: paid, never learned from."
+    yield _counters("echo2_groups_set_aside", what, "reason", aside)
+    yield _counters("echo2_episodes_failed", "Episodes that the environment failed.", "reason", failed)
     yield _gauge(
         "echo2_waiting", "1 while the learner has waited for groups for a minute.", float(bool(trouble.waiting))
     )
@@ -188,16 +144,10 @@ def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
 def of_guard(guard: GuardView) -> Iterator[Metric]:
     """Yield the metrics of the guard and of its rollbacks."""
     yield _gauge("echo2_guard_best_version", "The best version by held-out results.", guard.best_version)
-    left = GaugeMetricFamily(
-        "echo2_guard_left", "Share of the best held-out result that the last one had, above the floor.", labels=["task"]
-    )
-    for task, share in sorted(guard.left.items()):
-        left.add_metric([task], share)
-    holds = GaugeMetricFamily("echo2_guard_holds", "Steps or evaluations in which a rule has held.", labels=["kind"])
-    for row in guard.rows:
-        holds.add_metric([row.kind], row.holds)
-    yield holds
-    yield left
+    holds, left = {row.kind: row.holds for row in guard.rows}, dict(sorted(guard.left.items()))
+    yield _gauges("echo2_guard_holds", "Steps or evaluations in which a rule has held.", "kind", holds)
+    what = "Share of the best held-out result that the last one had, above the floor."
+    yield _gauges("echo2_guard_left", what, "task", left)
     yield _gauge("echo2_learning_rate_factor", "Factor of learner.learning_rate, by rollbacks.", guard.rate)
     again = guard.rollbacks[-1].new_version if guard.rollbacks else None
     yield _gauge("echo2_rollback_version", "The version as which the last rollback published another.", again)
@@ -223,14 +173,8 @@ def of_capacity(state: RunState) -> Iterator[Metric]:
 
 def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
     """Yield the delivery times of the last versions, over nodes with accepted work."""
-    times = GaugeMetricFamily(
-        "echo2_broadcast_seconds", "T_bcast: seconds until a version is at a node.", labels=["quantile"]
-    )
-    quantiles = (("0.5", broadcast.median), ("0.9", broadcast.p90), ("0.95", broadcast.p95), ("1", broadcast.slowest))
-    for quantile, value in quantiles:
-        if value is not None:
-            times.add_metric([quantile], value)
-    yield times
+    times = {"0.5": broadcast.median, "0.9": broadcast.p90, "0.95": broadcast.p95, "1": broadcast.slowest}
+    yield _gauges("echo2_broadcast_seconds", "T_bcast: seconds until a version is at a node.", "quantile", times)
     yield _gauge("echo2_broadcast_applied_seconds", "Seconds until 90 % of nodes use a version.", broadcast.applied)
     yield _gauge(
         "echo2_broadcast_acknowledgements", "Acknowledgements that the seconds are measured from.", broadcast.samples
@@ -239,34 +183,21 @@ def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
 
 def of_stages(stages: StagesView) -> Iterator[Metric]:
     """Yield medians and means of the stages of the groups learned lately; the stage "whole" is all of them together."""
-    seconds = GaugeMetricFamily(
-        "echo2_group_stage_seconds", "Median seconds of a stage of the groups learned lately.", labels=["stage"]
-    )
-    steps = GaugeMetricFamily(
-        "echo2_group_stage_steps", "Median learner steps of a stage of the groups learned lately.", labels=["stage"]
-    )
-    means = GaugeMetricFamily(
-        "echo2_group_stage_mean_steps", "Mean learner steps of a stage of the groups learned lately.", labels=["stage"]
-    )
-    largest = GaugeMetricFamily(
-        "echo2_group_stage_largest_seconds", "Mean seconds of the stage with the largest mean.", labels=["stage"]
-    )
-    for stage in [*stages.parts, *([] if stages.whole is None else [stages.whole])]:
-        if stage.name == stages.largest:
-            largest.add_metric([stage.name], stage.mean_seconds)
-        seconds.add_metric([stage.name], stage.seconds)
-        if stage.steps is not None:
-            steps.add_metric([stage.name], stage.steps)
-        if stage.mean_steps is not None:
-            means.add_metric([stage.name], stage.mean_steps)
-    yield from (seconds, steps, means, largest)
+    shown = [*stages.parts, *([] if stages.whole is None else [stages.whole])]
+    largest = {stage.name: stage.mean_seconds for stage in shown if stage.name == stages.largest}
+    of_lately = "of a stage of the groups learned lately."
+    for name, text, values in (
+        ("seconds", f"Median seconds {of_lately}", {stage.name: stage.seconds for stage in shown}),
+        ("steps", f"Median learner steps {of_lately}", {stage.name: stage.steps for stage in shown}),
+        ("mean_steps", f"Mean learner steps {of_lately}", {stage.name: stage.mean_steps for stage in shown}),
+        ("largest_seconds", "Mean seconds of the stage with the largest mean.", largest),
+    ):
+        yield _gauges(f"echo2_group_stage_{name}", text, "stage", values)
 
 
 def of_market(market: MarketView) -> Iterator[Metric]:
     """Yield the metrics of a market, amounts in units of its currency: rounded, the API has them exactly."""
-    info = GaugeMetricFamily("echo2_market_info", "The market; always 1.", labels=["currency"])
-    info.add_metric([market.currency], 1)
-    yield info
+    yield _gauges("echo2_market_info", "The market; always 1.", "currency", {market.currency: 1})
     yield _gauge("echo2_market_spent", "Spent of the operator's money in closed epochs.", market.spent / NANO)
     yield _gauge("echo2_market_step_cost", "Cost of a step at the last epoch's pay.", _units(market.step_cost))
     running, last = market.running, market.last
@@ -279,10 +210,8 @@ def of_market(market: MarketView) -> Iterator[Metric]:
         yield _gauge("echo2_market_budget", "Most that the epoch pays.", running.budget / NANO)
         yield _gauge("echo2_market_earned", "Earned in the epoch so far, about.", _units(running.earned))
         yield _gauge("echo2_market_budget_binds", "1 while the budget keeps nodes out.", float(running.binding))
-        nodes = GaugeMetricFamily("echo2_market_nodes", "Nodes by place in the epoch.", labels=["place"])
-        for place, count in (("active", running.active), ("standby", running.standby), ("run-off", running.run_off)):
-            nodes.add_metric([place], count)
-        yield nodes
+        places = {"active": running.active, "standby": running.standby, "run-off": running.run_off}
+        yield _gauges("echo2_market_nodes", "Nodes by place in the epoch.", "place", places)
     if last is not None:
         yield _gauge("echo2_market_last_paid", "Paid by the last closed epoch.", last.paid / NANO)
         yield _gauge("echo2_market_last_budget", "Most that the last closed epoch could pay.", last.budget / NANO)
@@ -296,47 +225,56 @@ def _units(amount: int | None) -> float | None:
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
     """Yield one sample per node, labelled by its id. A name is none: a node could make time series without end by other
     names, and so could keys without accepted work, which cost nothing."""
-    labels = ["node"]
-    connected = GaugeMetricFamily("echo2_node_connected", "1 while the node is connected.", labels=labels)
-    accepted = CounterMetricFamily("echo2_node_groups_accepted", "Accepted groups of the node.", labels=labels)
-    refused = CounterMetricFamily("echo2_node_groups_refused", "Refused groups of the node.", labels=labels)
-    rollouts = CounterMetricFamily("echo2_node_rollouts", "Rollouts in accepted groups.", labels=labels)
-    tokens = CounterMetricFamily("echo2_node_tokens", "Tokens in accepted groups.", labels=labels)
-    work = CounterMetricFamily("echo2_node_work", "Accepted work in reference rollouts.", labels=labels)
-    for node in nodes:
-        key = [node.id]
-        connected.add_metric(key, float(node.connected))
-        accepted.add_metric(key, node.accepted)
-        refused.add_metric(key, node.refused)
-        rollouts.add_metric(key, node.rollouts)
-        tokens.add_metric(key, node.tokens)
-        work.add_metric(key, node.weight / 1000)
-    yield from (connected, accepted, refused, rollouts, tokens, work)
+    shown = list(nodes)
+    connected = {node.id: float(node.connected) for node in shown}
+    yield _gauges("echo2_node_connected", "1 while the node is connected.", "node", connected)
+    for name, text, values in (
+        ("groups_accepted", "Accepted groups of the node.", {node.id: node.accepted for node in shown}),
+        ("groups_refused", "Refused groups of the node.", {node.id: node.refused for node in shown}),
+        ("rollouts", "Rollouts in accepted groups.", {node.id: node.rollouts for node in shown}),
+        ("tokens", "Tokens in accepted groups.", {node.id: node.tokens for node in shown}),
+        ("work", "Accepted work in reference rollouts.", {node.id: node.weight / 1000 for node in shown}),
+    ):
+        yield _counters(f"echo2_node_{name}", text, "node", values)
 
 
 def _of_step(metrics: Mapping[str, float]) -> Metric:
     """Return the learner's metrics of a step. A name that ends with `_age_<n>` gets the age as a label."""
-    family = GaugeMetricFamily(
-        "echo2_learner_metric",
-        "Metric of the last step, by name; by age in steps where it is of groups of one age.",
-        labels=["metric", "age"],
-    )
-    for name, value in sorted(metrics.items()):
-        metric, _, age = name.partition("_age_")
-        family.add_metric([metric, age], value)
-    return family
+    named = {(name.partition("_age_")[0], name.partition("_age_")[2]): value for name, value in sorted(metrics.items())}
+    text = "Metric of the last step, by name; by age in steps where it is of groups of one age."
+    return _gauges("echo2_learner_metric", text, ["metric", "age"], named)
+
+
+Values = Mapping[Any, float | None]
+"""Value of each label, or of all labels together, as a tuple; None: there is no sample of it."""
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
     """Return a gauge, without a sample if `value` is None."""
-    family = GaugeMetricFamily(name, text)
-    if value is not None:
-        family.add_metric([], value)
-    return family
+    return _with_values(GaugeMetricFamily(name, text, labels=()), {(): value})
+
+
+def _gauges(name: str, text: str, labels: str | Sequence[str], values: Values) -> Metric:
+    return _with_values(GaugeMetricFamily(name, text, labels=_all(labels)), values)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
+
+
+def _counters(name: str, text: str, labels: str | Sequence[str], values: Values) -> Metric:
+    return _with_values(CounterMetricFamily(name, text, labels=_all(labels)), values)
+
+
+def _all(labels: str | Sequence[str]) -> Sequence[str]:
+    return (labels,) if isinstance(labels, str) else labels
+
+
+def _with_values(family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> Metric:
+    for named, value in values.items():
+        if value is not None:
+            family.add_metric(_all(named), value)
+    return family
 
 
 def _staleness(counts: list[int]) -> Metric:

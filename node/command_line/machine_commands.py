@@ -15,20 +15,19 @@ from echo2.node.command_line.node_options import (
     InviteFile,
     Json,
     Listen,
+    NodeApp,
     NumberFormat,
     Server,
     Yes,
-    errors_reported,
 )
 from echo2.runtime.gpu_check_app import add_gpu_check
 from echo2.runtime.terminal_question import ask_agreement
 
-machine_app = typer.Typer()
-engine_app = typer.Typer(help="Engines that live in an environment of their own.", no_args_is_help=True)
+machine_app = NodeApp()
+engine_app = NodeApp(help="Engines that live in an environment of their own.", no_args_is_help=True)
 
 
 @machine_app.command()
-@errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
     from echo2.protocol.numbers import build
@@ -37,7 +36,6 @@ def version() -> None:
 
 
 @machine_app.command()
-@errors_reported
 def update(home: Home = None) -> None:
     """Print how this installation is updated, and whether the run asks for it. It changes nothing."""
     from echo2.node.control.update_report import lines
@@ -47,7 +45,6 @@ def update(home: Home = None) -> None:
 
 
 @engine_app.command("install")
-@errors_reported
 def engine_install(
     engine: Annotated[str, typer.Argument(help="The engine: vllm.")],
     cpu: Annotated[bool, typer.Option("--cpu", help="vLLM for CPUs, to try it without a card.")] = False,
@@ -66,7 +63,6 @@ def engine_install(
 
 
 @machine_app.command()
-@errors_reported
 def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
     home: Home = None,
@@ -82,7 +78,6 @@ def discover(
 
 
 @machine_app.command()
-@errors_reported
 def doctor(
     invite: Annotated[
         str | None, typer.Argument(help="The run's invite; -: from standard input; absent: of the run joined last.")
@@ -113,11 +108,10 @@ def _measure(device: str, quick: bool, as_json: bool, file: Path | None) -> Iter
     return show(check(device, quick=quick), as_json=as_json, file=file)
 
 
-add_gpu_check(machine_app, errors_reported, _measure)
+add_gpu_check(machine_app, _measure)
 
 
 @machine_app.command()
-@errors_reported
 def bench(
     home: Home = None,
     gpu: Gpu = None,

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import typer
 from echo2.node.errors import BadConfig
 from echo2.runtime.figures import size
 from echo2.runtime.printable import printable
+from echo2.runtime.units import minute
 
 _BYTE_COUNTS: Final = {
     "received_bytes": "received", "sent_bytes": "sent", "payload_bytes": "fetched", "nbytes": "size",
@@ -75,10 +75,7 @@ def show_verdict(home: Path | None, lease: str, as_json: bool, *, ask: bool = Fa
 
     verdict = ask_verdict(home_of(home), lease, ask=ask)
     if not as_json:
-        verdict["answers"] = [
-            {**one, "at": f"{datetime.fromtimestamp(one['at'] / 1000, UTC):%Y-%m-%d %H:%M UTC}"}
-            for one in verdict["answers"]
-        ]
+        verdict["answers"] = [{**one, "at": minute(one["at"])} for one in verdict["answers"]]
     show(verdict, as_json)
 
 

@@ -5,6 +5,7 @@ An error ends a command with one line on stderr and an exit code (runtime/cli_er
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -12,10 +13,12 @@ import typer
 
 from echo2.node.errors import own_code
 from echo2.runtime.cli_errors import report_errors
+from echo2.runtime.command_app import CommandApp
 from echo2.runtime.named_folder import FOLDER
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)
+NodeApp = partial(CommandApp, errors_reported)
 
 InviteFile = Annotated[
     Path | None, typer.Option("--invite-file", help="A file with the invite: all users see a command's arguments.")

@@ -7,19 +7,18 @@ from typing import Annotated
 import typer
 
 from echo2.node.command_line.node_answers import ask_node, config_of, passphrase, say, show
-from echo2.node.command_line.node_options import Home, Json, Yes, errors_reported
+from echo2.node.command_line.node_options import Home, Json, NodeApp, Yes
 from echo2.node.errors import BadConfig
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.terminal_question import ask_agreement
 
-record_app = typer.Typer()
-receipts_app = typer.Typer(help="The run's signed answers to this node's work.", no_args_is_help=True)
-keys_app = typer.Typer(help="The identity of this node.", no_args_is_help=True)
-payout_app = typer.Typer(help="The account to which this node's pay goes.", no_args_is_help=True)
+record_app = NodeApp()
+receipts_app = NodeApp(help="The run's signed answers to this node's work.", no_args_is_help=True)
+keys_app = NodeApp(help="The identity of this node.", no_args_is_help=True)
+payout_app = NodeApp(help="The account to which this node's pay goes.", no_args_is_help=True)
 
 
 @record_app.command()
-@errors_reported
 def earnings(
     explain: Annotated[
         bool, typer.Option("--explain", help="Each term of the newest epochs, or days, with its ledger entry.")
@@ -35,7 +34,6 @@ def earnings(
 
 
 @receipts_app.command("list")
-@errors_reported
 def receipts_list(
     home: Home = None,
     as_json: Json = False,
@@ -50,14 +48,12 @@ def receipts_list(
 
 
 @receipts_app.command("fetch")
-@errors_reported
 def receipts_fetch(home: Home = None, as_json: Json = False) -> None:
     """Let the running node fetch the proofs of receipts that have none yet."""
     show(ask_node(home, command="fetch"), as_json)
 
 
 @receipts_app.command("verify")
-@errors_reported
 def receipts_verify(home: Home = None) -> int:
     """Check every Receipt, and its proof in the ledger, against the run's ledger key, offline."""
     from echo2.node.rollouts.receipts import verify_receipts
@@ -70,7 +66,6 @@ def receipts_verify(home: Home = None) -> int:
 
 
 @keys_app.command("show")
-@errors_reported
 def keys_show(home: Home = None) -> None:
     """Show the public key and peer id of this node."""
     from echo2.node.key_change import own_key
@@ -81,7 +76,6 @@ def keys_show(home: Home = None) -> None:
 
 
 @keys_app.command("backup")
-@errors_reported
 def keys_backup(
     copy: Annotated[Path, typer.Argument(help="The copy that it writes; an existing file stays.", show_default=False)],
     home: Home = None,
@@ -93,7 +87,6 @@ def keys_backup(
 
 
 @keys_app.command("rotate")
-@errors_reported
 def keys_rotate(
     home: Home = None,
     give_up: Annotated[
@@ -115,7 +108,6 @@ def keys_rotate(
 
 
 @keys_app.command("dispute")
-@errors_reported
 def keys_dispute(home: Home = None) -> None:
     """Say that somebody else replaced this node's key: within 72 hours its balance stays with it.
 
@@ -126,7 +118,6 @@ def keys_dispute(home: Home = None) -> None:
 
 
 @payout_app.command("set")
-@errors_reported
 def payout_set(
     account: Annotated[str, typer.Argument(help="As the run's rail reads it.", show_default=False)], home: Home = None
 ) -> None:
@@ -138,7 +129,6 @@ def payout_set(
 
 
 @payout_app.command("show")
-@errors_reported
 def payout_show(home: Home = None) -> None:
     """Show which account is in force, which one follows and when, the least payment and the fee."""
     from echo2.node.control.payout_orders import describe_payee

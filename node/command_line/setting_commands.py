@@ -10,11 +10,11 @@ import typer
 from typer.core import TyperCommand
 
 from echo2.node.command_line.node_answers import ask_node, config_of, say
-from echo2.node.command_line.node_options import Home, Json, errors_reported
+from echo2.node.command_line.node_options import Home, Json, NodeApp
 from echo2.node.errors import BadConfig
 
-config_app = typer.Typer(help="Settings: a flag overrides ECHO2_..., which overrides the file.", no_args_is_help=True)
-privacy_app = typer.Typer(help="What others see of this node.", no_args_is_help=True)
+config_app = NodeApp(help="Settings: a flag overrides ECHO2_..., which overrides the file.", no_args_is_help=True)
+privacy_app = NodeApp(help="What others see of this node.", no_args_is_help=True)
 
 
 class NumbersAsArguments(TyperCommand):
@@ -28,7 +28,6 @@ class NumbersAsArguments(TyperCommand):
 
 
 @privacy_app.command("show")
-@errors_reported
 def privacy_show(home: Home = None, as_json: Json = False) -> None:
     """Show what is public of the running node, and what the run's operator sees of it."""
     from echo2.node.control import privacy_report
@@ -42,7 +41,6 @@ def privacy_show(home: Home = None, as_json: Json = False) -> None:
 
 
 @privacy_app.command("forget")
-@errors_reported
 def privacy_forget(home: Home = None) -> None:
     """Take name, team and device of this node off the run's page, now and later. Its key and its work stay."""
     from echo2.node.config_file import set_key
@@ -63,7 +61,6 @@ def privacy_forget(home: Home = None) -> None:
 
 
 @config_app.command("path")
-@errors_reported
 def config_path_command(home: Home = None) -> None:
     """Show the path of the user's settings file; with --home, of that home's own one, which goes before it."""
     from echo2.node.config import home_file
@@ -73,7 +70,6 @@ def config_path_command(home: Home = None) -> None:
 
 
 @config_app.command("get")
-@errors_reported
 def config_get(
     key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
@@ -87,7 +83,6 @@ def config_get(
 
 
 @config_app.command("set", cls=NumbersAsArguments)
-@errors_reported
 def config_set(
     key: Annotated[str, typer.Argument(help="One key, as in `config get`, or KEY=VALUE.", show_default=False)],
     value: Annotated[
@@ -105,7 +100,6 @@ def config_set(
 
 
 @config_app.command("unset")
-@errors_reported
 def config_unset(
     key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)], home: Home = None
 ) -> None:
@@ -114,7 +108,6 @@ def config_unset(
 
 
 @config_app.command("schema")
-@errors_reported
 def config_schema() -> None:
     """Print the JSON schema of all settings, for editors and programs."""
     from echo2.node.config import NodeConfig

@@ -19,15 +19,15 @@ from echo2.node.command_line.node_options import (
     Home,
     InviteFile,
     Json,
+    NodeApp,
     Yes,
-    errors_reported,
     with_options_of,
     work_options,
 )
 from echo2.node.errors import BadConfig
 from echo2.runtime.terminal_question import ask_agreement
 
-work_app = typer.Typer()
+work_app = NodeApp()
 
 
 def _seconds(duration: str) -> float:
@@ -38,7 +38,6 @@ def _seconds(duration: str) -> float:
 
 
 @work_app.command()
-@errors_reported
 @with_options_of(work_options)
 def join(
     invite: Annotated[
@@ -58,7 +57,6 @@ def join(
 
 
 @work_app.command()
-@errors_reported
 @with_options_of(work_options)
 def run(**flags: Any) -> int:
     """Continue the run that was joined last."""
@@ -66,7 +64,6 @@ def run(**flags: Any) -> int:
 
 
 @work_app.command()
-@errors_reported
 def status(
     home: Home = None,
     as_json: Json = False,
@@ -84,7 +81,6 @@ def status(
 
 
 @work_app.command()
-@errors_reported
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print one screen, and end.")] = False,
     home: Home = None,
@@ -103,7 +99,6 @@ def top(
 
 
 @work_app.command()
-@errors_reported
 def slow(
     switch: Annotated[str, typer.Argument(help="on, off; or auto: slow_hours count again.")] = "on",
     home: Home = None,
@@ -116,7 +111,6 @@ def slow(
 
 
 @work_app.command()
-@errors_reported
 def caps(
     changes: Annotated[
         list[str] | None,
@@ -135,7 +129,6 @@ def caps(
 
 
 @work_app.command()
-@errors_reported
 def why(
     lease: Annotated[
         str | None, typer.Option(metavar="LEASE", help="Of this lease's verdict.", show_default="of the node")
@@ -151,7 +144,6 @@ def why(
 
 
 @work_app.command()
-@errors_reported
 def appeal(
     lease: Annotated[str, typer.Argument(help="Its 32 hexadecimal digits.", show_default=False)],
     home: Home = None,
@@ -162,7 +154,6 @@ def appeal(
 
 
 @work_app.command()
-@errors_reported
 def pause(
     duration: Annotated[
         float | None, typer.Option("--for", parser=_seconds, metavar="TIME", help="For how long: 90s, 30m, 2h.")
@@ -175,21 +166,18 @@ def pause(
 
 
 @work_app.command()
-@errors_reported
 def resume(gpu: Device = None, home: Home = None) -> None:
     """End a pause; a rule that blocks (--hours, --yield-to, --yield-when) is overridden until it has ended once."""
     show(ask_node(home, command="resume", gpu=gpu), False)
 
 
 @work_app.command()
-@errors_reported
 def finish(home: Home = None) -> None:
     """Complete the groups under way, deliver every submission, end."""
     show(ask_node(home, command="finish"), False)
 
 
 @work_app.command()
-@errors_reported
 def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are added, until Ctrl-C.")] = False,
     most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many lines, the last ones.")] = 50,
@@ -207,7 +195,6 @@ def logs(
 
 
 @work_app.command()
-@errors_reported
 def leave(
     home: Home = None,
     forget: Annotated[

@@ -6,8 +6,9 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -53,6 +54,8 @@ FETCH_SECONDS: Final = 20.0
 
 _NO_LIMITS: Final = {"duty": 100, "hottest": None, "power": None, "reserve": None}
 
+T = TypeVar("T")
+
 _log = structlog.get_logger("node")
 
 
@@ -88,7 +91,7 @@ class ControlCommands:
         self._run_state = parts.run_state
 
     def by_name(self) -> dict[str, Command]:
-        """Return the commands by name, for `CommandServer`."""
+        """Return the commands by name, for the control socket."""
         return {
             "status": self.status,
             "why": self.why,
@@ -247,16 +250,10 @@ class ControlCommands:
         }
 
     async def verdict(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the basis of the verdict on a lease of this node, as the coordinator tells it, or `refused`, its
-        sentence. `ask`: appeal it."""
+        """Return the basis of the verdict on a lease of this node, as the coordinator tells it. `ask`: appeal it."""
         lease = lease_of(str(asked.get("lease", "")))
         request = AppealRequest(lease=lease, ask=asked.get("ask") is True)
-        try:
-            basis = await self._coordinator_client.call(APPEAL, request)
-        except RequestRefused as error:
-            return {"refused": str(error)}
-        except P2PError as error:
-            raise ValueError(f"the coordinator does not answer: {error}") from error
+        basis = await _answered(self._coordinator_client.call(APPEAL, request))
         return {
             "lease": lease.hex(),
             "code": basis.code,
@@ -303,12 +300,7 @@ class ControlCommands:
         """Ask the run for the node's place and balances, and store the answer. `currency`: empty: the run pays
         points."""
         keeper = self._parts.ask_keeper
-        try:
-            await keeper.ask_now()
-        except RequestRefused as error:
-            raise RefusedByRun(str(error)) from error
-        except P2PError as error:
-            raise ValueError(f"the coordinator does not answer: {error}") from error
+        await _answered(keeper.ask_now())
         return {"currency": keeper.currency, "market": self._market()}
 
     async def payee(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -316,13 +308,7 @@ class ControlCommands:
         account = asked.get("account")
         if account is not None and not isinstance(account, str):
             raise BadConfig("account must be a text")
-        try:
-            record = await self._parts.payee_keeper.name(account)
-        except RequestRefused as error:
-            raise RefusedByRun(str(error)) from error
-        except P2PError as error:
-            raise ValueError(f"the coordinator does not answer: {error}") from error
-        return {"payee": record.lines()}
+        return {"payee": (await _answered(self._parts.payee_keeper.name(account))).lines()}
 
     def _market(self) -> str:
         """Return the node's place, its ask, and what is wrong with it; empty: see `status`."""
@@ -447,6 +433,16 @@ class ControlCommands:
         blocked = self._parts.rollouts.blocked.startswith("no lease: ")
         standing_by = latest is not None and latest.answer.place == "standby"
         return standing_by and blocked and bool(refusals) and refusals[-1].code == STANDBY
+
+
+async def _answered(request: Awaitable[T]) -> T:
+    """Return the coordinator's answer. Raises `RefusedByRun`, and `ValueError` where it gives none."""
+    try:
+        return await request
+    except RequestRefused as error:
+        raise RefusedByRun(str(error)) from error
+    except P2PError as error:
+        raise ValueError(f"the coordinator does not answer: {error}") from error
 
 
 def _run_facts(runspec: Verified[RunSpec] | None, peer: str) -> dict[str, Any]:

@@ -70,14 +70,17 @@ class HostTrial(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.host} port {self.port}"
 
 
+def _row(check: str, actual: str, wanted: str, remedy: str = "", exit: int = 0) -> Check:
+    """Return a row: good without a remedy; with one bad if it has an exit code, else poor."""
+    verdict: Verdict = "good" if not remedy else "bad" if exit else "poor"
+    return Check(check=check, actual=actual, wanted=wanted, remedy=remedy, verdict=verdict, exit=exit if remedy else 0)
+
+
 def installation(described: str, rivals: Sequence[str]) -> Check:
     """Check that no other distribution has files of the package echo2. `described`: what installed this one, and from
     what. `rivals`: the others' names."""
     remedy = f"uninstall {', '.join(rivals)}, and install this one again: both write the folder echo2" if rivals else ""
-    return Check(
-        check="installation", actual=described, wanted="one echo2", remedy=remedy,
-        verdict="bad" if rivals else "good", exit=Exit.CONFIG if rivals else 0,
-    )  # fmt: skip
+    return _row("installation", described, "one echo2", remedy, Exit.CONFIG)
 
 
 def disk(home: str, free: int, allowed: float) -> Check:
@@ -87,75 +90,57 @@ def disk(home: str, free: int, allowed: float) -> Check:
     remedy = (
         f"free space on the disk of {home}, or set a smaller one: disk = {max(1, int(gigabytes * 0.8))} in node.toml"
     )
-    present, wanted = apart(gigabytes, allowed)
-    return Check(
-        check="disk", actual=f"{present} GB free", wanted=f"{wanted} GB (setting disk)",
-        remedy="" if fine else remedy, verdict="good" if fine else "poor" if some else "bad",
-        exit=0 if some else Exit.TEMPORARY,
-    )  # fmt: skip
+    present, wanted = (f"{one} GB" for one in apart(gigabytes, allowed))
+    code = 0 if some else Exit.TEMPORARY
+    return _row("disk", f"{present} free", f"{wanted} (setting disk)", "" if fine else remedy, code)
 
 
 def file_system(disk: Disk) -> Check:
     """Check that the home lies on a disk of this machine."""
-    return Check(
-        check="file system", actual=disk.describe(), wanted="a disk of this machine",
-        remedy=SHARED_HOME if disk.is_shared else "", verdict="poor" if disk.is_shared else "good",
-    )  # fmt: skip
+    return _row("file system", disk.describe(), "a disk of this machine", SHARED_HOME if disk.is_shared else "")
 
 
 def other_form(sentence: str) -> Check:
     """Return the row of a home in which another build made the files of a run. `sentence`: what to do."""
-    return Check(
-        check="run's files", actual="of another build", wanted="of this build", remedy=sentence, verdict="bad",
-        exit=Exit.CONFIG,
-    )  # fmt: skip
+    return _row("run's files", "of another build", "of this build", sentence, Exit.CONFIG)
 
 
 def priority(described: str) -> Check:
     """State what this node gives way to, in words."""
-    return Check(check="priority", actual=described, wanted="as the setting priority says")
+    return _row("priority", described, "as the setting priority says")
 
 
 def occasion(name: str, source: str, *, seen: bool, wanted: bool) -> Check:
     """State whether an occasion of the owner's can be seen here. `source`: how; or why not. `wanted`: whether the
     setting `yield_when` names it."""
     blind = wanted and not seen and name != "battery"
-    return Check(
-        check=f"yields on {name}", actual=f"seen: {source}" if seen else f"cannot be seen here: {source}",
-        wanted="seen (setting yield_when)" if wanted else "not asked for",
-        remedy=f"install what is missing, or leave {name} out of yield_when" if blind else "",
-        verdict="poor" if blind else "good",
-    )  # fmt: skip
+    return _row(
+        f"yields on {name}",
+        f"seen: {source}" if seen else f"cannot be seen here: {source}",
+        "seen (setting yield_when)" if wanted else "not asked for",
+        f"install what is missing, or leave {name} out of yield_when" if blind else "",
+    )
 
 
 def unwritable(home: str, trouble: object, code: int) -> Check:
     """Return the row of a home in which no file can be written. `trouble`: the reason, with its fix. `code`: the exit
     code."""
-    return Check(
-        check="home", actual=f"{home} cannot be written", wanted="a folder to write to", remedy=str(trouble),
-        verdict="bad", exit=code,
-    )  # fmt: skip
+    return _row("home", f"{home} cannot be written", "a folder to write to", str(trouble), code)
 
 
 def networks(trials: Iterable[NetworkTrial]) -> list[Check]:
     """Check what keeps each kind of child from the network."""
     return [
-        Check(
-            check=f"network of {trial.children}", actual=trial.actual, wanted="enforced by the system",
-            remedy=trial.remedy, verdict="poor" if trial.remedy else "good",
-        )
-        for trial in trials
-    ]  # fmt: skip
+        _row(f"network of {trial.children}", trial.actual, "enforced by the system", trial.remedy) for trial in trials
+    ]
 
 
 def engine_memory(shared: str, system: str) -> Check:
     """State whose memory other processes of this user can read. `shared`: engines whose processes share the memory of
     devices. `system`: this system's name."""
     open_ones = f"open: {shared}, whose processes may share the memory of devices" if shared else "closed"
-    return Check(
-        check="memory of engines", wanted="closed to other processes of this user",
-        actual=open_ones if system == "linux" else f"open: {system} has nothing that closes it",
-    )  # fmt: skip
+    actual = open_ones if system == "linux" else f"open: {system} has nothing that closes it"
+    return _row("memory of engines", actual, "closed to other processes of this user")
 
 
 def gpu(asked: str, present: str, fault: str) -> Check:
@@ -164,65 +149,53 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     known."""
     wanted = {"auto": "a GPU", "all": "all GPUs"}.get(asked, f"GPU {asked}" if asked.isdecimal() else asked)
     needed = asked not in ("auto", "cpu")
-    verdict: Verdict = "bad" if needed else "poor"
     if asked == "cpu" or (present and not fault):
-        return Check(check="gpu", actual=present or "not used", wanted=wanted)
+        return _row("gpu", present or "not used", wanted)
     if present:
         remedy = fault
     elif needed:
         remedy = f"{_DRIVER}; or use --gpu auto"
     else:
         remedy = f"optional: the CPU works, slowly; if this machine has a GPU, {_DRIVER}"
-    return Check(
-        check="gpu", actual=present or ("none" if needed else "none: the CPU is used"), wanted=wanted, remedy=remedy,
-        verdict=verdict, exit=Exit.NO_DEVICE if needed else 0,
-    )  # fmt: skip
+    actual = present or ("none" if needed else "none: the CPU is used")
+    return _row("gpu", actual, wanted, remedy, Exit.NO_DEVICE if needed else 0)
 
 
 def device_limits(name: str, gpus: int) -> Check:
     """Return the row of limits of a GPU that is not there. `gpus`: number of those that the system shows."""
-    return Check(
-        check="device limits", actual=f"[devices.{name}]", wanted="a device of this machine", verdict="poor",
-        remedy=f"the system shows {number_of(gpus, 'GPU')}, numbered from 0: correct the name in node.toml",
-    )  # fmt: skip
+    remedy = f"the system shows {number_of(gpus, 'GPU')}, numbered from 0: correct the name in node.toml"
+    return _row("device limits", f"[devices.{name}]", "a device of this machine", remedy)
 
 
 def engine(asked: str, installed: list[str], fault: str, code: int) -> Check:
     """Check the engine. `asked`: the setting `engine`. `installed`: the engines that are installed. `fault`: why the
     one that is asked for cannot be used, with the command that helps; empty where nothing is known. `code`: the exit
     code then."""
-    return Check(
-        check="engine", actual=", ".join(installed) or "none",
-        wanted="an engine that is installed" if asked == "auto" else asked,
-        remedy=fault, verdict="bad" if fault else "good", exit=code if fault else 0,
-    )  # fmt: skip
+    wanted = "an engine that is installed" if asked == "auto" else asked
+    return _row("engine", ", ".join(installed) or "none", wanted, fault, code)
 
 
 def threads(asked: int | str, number: int) -> Check:
     """State the threads of each engine. `asked`: the setting `threads`."""
-    return Check(check="threads", actual=str(number), wanted=str(asked))
+    return _row("threads", str(number), str(asked))
 
 
 def server(name: str, actual: str, wanted: str, remedy: str) -> Check:
     """State one requirement of the server of the engine server. `remedy`: empty where it is met."""
-    verdict: Verdict = "bad" if remedy else "good"
-    exit = Exit.NO_DEVICE if remedy else 0
-    return Check(check=name, actual=actual, wanted=wanted, remedy=remedy, verdict=verdict, exit=exit)
+    return _row(name, actual, wanted, remedy, Exit.NO_DEVICE)
 
 
 def ip6(present: bool, addresses: list[str]) -> Check:
     """Report this machine's IPv6 addresses. `present`: whether IPv6 works here."""
     addresses_shown = ", ".join(addresses[:2]) or ("of this machine only" if present else "none")
-    return Check(check="IPv6", actual=addresses_shown, wanted="optional")
+    return _row("IPv6", addresses_shown, "optional")
 
 
 def port(listen: list[str], taken: str) -> Check:
     """Check the ports to listen on. `taken`: why one of them is not available; empty if all are."""
-    return Check(
-        check="listening", actual=taken or ", ".join(listen) or "nowhere", wanted="the ports of the setting listen",
-        remedy="stop what uses that port, or choose another: --listen /ip4/0.0.0.0/tcp/4001" if taken else "",
-        verdict="bad" if taken else "good", exit=Exit.CONFIG if taken else 0,
-    )  # fmt: skip
+    actual = taken or ", ".join(listen) or "nowhere"
+    remedy = "stop what uses that port, or choose another: --listen /ip4/0.0.0.0/tcp/4001" if taken else ""
+    return _row("listening", actual, "the ports of the setting listen", remedy, Exit.CONFIG)
 
 
 def names(tried: Sequence[HostTrial]) -> Check:
@@ -232,8 +205,8 @@ def names(tried: Sequence[HostTrial]) -> Check:
     faults = dict.fromkeys(f"{one.host}: {one.name_fault}" for one in tried if one.name_fault)
     if not faults:
         actual = "; ".join(known) or "none is needed: the invite has IP addresses"
-        return Check(check="names", actual=actual, wanted=wanted)
-    return Check(check="names", actual="; ".join(faults), wanted=wanted, remedy=_NAME_REMEDY, verdict="poor")
+        return _row("names", actual, wanted)
+    return _row("names", "; ".join(faults), wanted, _NAME_REMEDY)
 
 
 def tcp(tried: Sequence[HostTrial]) -> Check:
@@ -243,18 +216,15 @@ def tcp(tried: Sequence[HostTrial]) -> Check:
     faults = [one for one in known if one.tcp_fault]
     if not faults:
         actual = ", ".join(one.place for one in known) or "not tried: no address is known"
-        return Check(check="tcp", actual=actual, wanted=wanted)
-    actual = "; ".join(f"{one.place}: {one.tcp_fault}" for one in faults)
-    return Check(check="tcp", actual=actual, wanted=wanted, remedy=_tcp_remedy(faults), verdict="poor")
+        return _row("tcp", actual, wanted)
+    return _row("tcp", "; ".join(f"{one.place}: {one.tcp_fault}" for one in faults), wanted, _tcp_remedy(faults))
 
 
 def proxy(place: str, fault: str) -> Check:
     """Check the proxy that the environment names for HTTPS. `place`: its host and port. `fault`: why it cannot be used;
     empty: it takes connections."""
-    return Check(
-        check="proxy", actual=f"{place}: {fault}" if fault else place, wanted="it takes connections",
-        remedy=_PROXY_REMEDY if fault else "", verdict="poor" if fault else "good",
-    )  # fmt: skip
+    actual = f"{place}: {fault}" if fault else place
+    return _row("proxy", actual, "it takes connections", _PROXY_REMEDY if fault else "")
 
 
 def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = (), proxy_fault: str = "") -> list[Check]:
@@ -267,29 +237,22 @@ def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = (), proxy_fault
     for route in ("direct", "relay", "https"):
         dialled = [attempt for attempt in attempts if attempt.route == route]
         if not dialled:
-            rows.append(Check(check=route, actual="the invite names no such address", wanted="at least one route"))
+            rows.append(_row(route, "the invite names no such address", "at least one route"))
             continue
         best = min((one for one in dialled if one.seconds is not None), key=lambda one: one.seconds or 0, default=None)
         if best is not None:
-            rows.append(
-                Check(check=route, actual=f"{best.address} in {figure(best.seconds or 0.0)} s", wanted="an answer")
-            )
+            rows.append(_row(route, f"{best.address} in {figure(best.seconds or 0.0)} s", "an answer"))
         else:
-            rows.append(Check(
-                check=route, actual=dialled[0].trouble, wanted="an answer", verdict="poor",
-                remedy=_PROXY_REMEDY if proxy_fault and route == "https" else _remedy(route, dialled, trials),
-            ))  # fmt: skip
+            remedy = _PROXY_REMEDY if proxy_fault and route == "https" else _remedy(route, dialled, trials)
+            rows.append(_row(route, dialled[0].trouble, "an answer", remedy))
     outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in successful))}" if successful else "not reached"
     remedy = "ask the operator whether it runs, and for a new invite; then allow the addresses above in the firewall"
     if trials and all(one.name_fault for one in trials.values()):
         remedy = _NAME_REMEDY
     if proxy_fault and all(attempt.route == "https" for attempt in attempts):
         remedy = _PROXY_REMEDY
-    rows.append(Check(
-        check="coordinator", actual=outcome, wanted="at least one route", remedy="" if successful else remedy,
-        verdict="good" if successful else "bad", exit=0 if successful else Exit.UNREACHABLE,
-    ))  # fmt: skip
-    return rows
+    remedy = "" if successful else remedy
+    return [*rows, _row("coordinator", outcome, "at least one route", remedy, Exit.UNREACHABLE)]
 
 
 def clock(issued: int | None, now: int) -> Check:
@@ -297,13 +260,13 @@ def clock(issued: int | None, now: int) -> Check:
     received. `now`: the time by this machine's clock. Both in milliseconds."""
     wanted = f"within {CLOCK_SKEW_SECONDS:g} s of the coordinator's"
     if issued is None:
-        return Check(check="clock", actual="not known: no Head was heard", wanted=wanted)
+        return _row("clock", "not known: no Head was heard", wanted)
     age = (now - issued) / 1000
     if -CLOCK_SKEW_SECONDS <= age <= HEAD_AGE + CLOCK_SKEW_SECONDS:
-        return Check(check="clock", actual="agrees with the newest Head", wanted=wanted)
+        return _row("clock", "agrees with the newest Head", wanted)
     off = f"{figure(-age)} s behind" if age < 0 else f"{figure(age - HEAD_AGE)} s ahead, or the coordinator has stopped"
     remedy = "set the clock: sudo timedatectl set-ntp true (Linux), sudo sntp -sS time.apple.com (macOS)"
-    return Check(check="clock", actual=off, wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.TEMPORARY)
+    return _row("clock", off, wanted, remedy, Exit.TEMPORARY)
 
 
 def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | None) -> Check:
@@ -311,9 +274,9 @@ def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | N
     relay granted a reservation, else the reason why none did."""
     wanted = "an open port, or a relay"
     if answer is None or answer.observed is None:
-        return Check(check="incoming", actual="not known: no coordinator could be asked to dial back", wanted=wanted)
+        return _row("incoming", "not known: no coordinator could be asked to dial back", wanted)
     if answer.ports:
-        return Check(check="incoming", actual=f"directly at {answer.observed}, port {answer.ports[0]}", wanted=wanted)
+        return _row("incoming", f"directly at {answer.observed}, port {answer.ports[0]}", wanted)
     number = ports[0] if ports else 4001
     forward = (
         f"forward TCP port {number} of your router to this machine, allow it in its firewall "
@@ -321,17 +284,15 @@ def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | N
     )
     if relay is None:
         outcome = f"no port answers at {answer.observed}; a relay accepts this node"
-        return Check(
-            check="incoming", actual=outcome, wanted=wanted, remedy=f"optional, for speed: {forward}", verdict="poor"
-        )
+        return _row("incoming", outcome, wanted, f"optional, for speed: {forward}")
     outcome = f"no port answers at {answer.observed}, and no relay: {relay}"
-    return Check(check="incoming", actual=outcome, wanted=wanted, remedy=forward, verdict="poor")
+    return _row("incoming", outcome, wanted, forward)
 
 
 def no_invite() -> Check:
     """Return the row of a diagnosis without an invite."""
     remedy = "echo2-node doctor INVITE, or join a run first; echo2-node discover looks on the local network"
-    return Check(check="invite", actual="none", wanted="one", remedy=remedy, verdict="poor")
+    return _row("invite", "none", "one", remedy)
 
 
 def exit_code(rows: list[Check]) -> int:

@@ -13,14 +13,13 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from echo2.node.control.owner_socket import ask_daemon
 from echo2.node.errors import AlreadyRuns, BadConfig, NoDaemonAnswers, TryLater
 from echo2.node.home import LEFT, invite_of_joined_run, lock_home, run_folder
-from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.outbox import count_waiting
 from echo2.node.versions.local_weights import LocalWeights
 from echo2.runtime.figures import number_of
 from echo2.runtime.lock import OF_HOME
@@ -105,12 +104,7 @@ def _runs(home: Path, *, forget: bool) -> list[Path]:
 
 def _check_settled(folder: Path) -> None:
     """Check that no group waits for an answer (rule 3). Raises `BadConfig`."""
-    path = folder / "outbox.sqlite"
-    if not path.exists():
-        return
-    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
-        waiting = outbox.waiting()
-    if waiting:
+    if waiting := count_waiting(folder):
         raise BadConfig(
             f"{number_of(waiting, 'group')} without a receipt, and what they earn would go with the key: let "
             "`echo2-node run` deliver them, or leave without --forget"

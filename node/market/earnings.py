@@ -7,7 +7,6 @@ Rules
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from echo2.protocol.market import MarketResponse
 from echo2.protocol.money_text import amount_text, ask_text
 from echo2.protocol.refusals import QUARANTINE
 from echo2.runtime.figures import figure, number_of
-from echo2.runtime.units import DAY
+from echo2.runtime.units import DAY, date, minute
 
 HOUR: Final = 3_600_000
 WORDS: Final = (
@@ -92,7 +91,7 @@ def days_of(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     """Return accepted work by day (UTC), oldest first. `held`: held of it, in quarantine at the verdict."""
     days: dict[int, dict[str, Any]] = {}
     for one in receipts:
-        day = days.setdefault(one.at // DAY, {"day": _date(one.at), "groups": 0, "work": 0, "held": 0})
+        day = days.setdefault(one.at // DAY, {"day": date(one.at), "groups": 0, "work": 0, "held": 0})
         day["groups"] += 1
         day["work"] += one.weight
         day["held"] += one.weight if one.code == QUARANTINE else 0
@@ -149,7 +148,7 @@ def _money_lines(known: EarningsSources) -> list[str]:
         at, answer = known.market
         rows += [
             f"payable {amount_text(answer.payable, currency)}, held back {amount_text(answer.accrued, currency)}, not "
-            f"vested yet {amount_text(answer.unvested, currency)}, as the run told at {_moment(at)}",
+            f"vested yet {amount_text(answer.unvested, currency)}, as the run told at {minute(at)}",
             f"{place_text(answer)}; {ask_standing(answer)}",
             f"the rate of this node that counts is {re_text(answer.rate)} per hour",
         ]
@@ -237,7 +236,7 @@ def _explain_accounts(known: EarningsSources) -> list[str]:
 def _explained_epoch(
     own: OwnEpoch, promised: MarketResponse | None, receipts: Sequence[Receipt], currency: str
 ) -> list[str]:
-    head = f"epoch {own.epoch}, closed at {_moment(own.closed)} by entry {own.entry}"
+    head = f"epoch {own.epoch}, closed at {minute(own.closed)} by entry {own.entry}"
     if own.row is None:
         return [f"{head}: nothing was paid"]
     row = own.row
@@ -268,11 +267,3 @@ def _plain_epoch(own: OwnEpoch, promised: MarketResponse | None, receipts: Seque
         "promised": None if promised is None else {"price": promised.price, "most": promised.most},
         "receipts": [{"lease": one.lease.hex(), "entry": one.entry, "work": one.weight} for one in receipts],
     }  # fmt: skip
-
-
-def _date(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d}"
-
-
-def _moment(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M UTC}"

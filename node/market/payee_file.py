@@ -9,7 +9,6 @@ Rules
 """
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +20,7 @@ from echo2.protocol.money_text import amount_text
 from echo2.protocol.payee_accounts import account_hash
 from echo2.runtime.files import hidden_path, move
 from echo2.runtime.surroundings import sentence_of
+from echo2.runtime.units import minute
 
 FILE: Final = "payee.json"
 """Of the folder of a run."""
@@ -71,7 +71,7 @@ class PayeeRecord(msgspec.Struct, frozen=True):
         own = {None, *(one.hash for one in self.named)}
         if told.coming not in own:
             return (
-                f"the pay of this node goes from {_moment(told.since or 0)} on to {self.account_of(told.coming)}: "
+                f"the pay of this node goes from {minute(told.since or 0)} on to {self.account_of(told.coming)}: "
                 "somebody else has its key, unless you named it in another home; name yours by `echo2-node payout set`"
             )
         if told.commitment not in own:
@@ -102,7 +102,7 @@ class PayeeRecord(msgspec.Struct, frozen=True):
         rows = [f"in force: {self.account_of(told.commitment)}"]
         if told.coming is not None and told.since is not None:
             rows.append(
-                f"from {_moment(told.since)} on: {self.account_of(told.coming)}; until then the one in force is paid"
+                f"from {minute(told.since)} on: {self.account_of(told.coming)}; until then the one in force is paid"
             )
         return [*rows, *waiting, *moving(told), payments(told)]
 
@@ -111,7 +111,7 @@ def moving(told: PayeeResponse) -> list[str]:
     """Return what becomes of the balances of keys that this one replaced."""
     return [
         f"{amount_text(one.amount, told.currency)} of the key before, {one.node}, "
-        + ("stay with it: its replacement is disputed" if one.disputed else f"move here at {_moment(one.at)}")
+        + ("stay with it: its replacement is disputed" if one.disputed else f"move here at {minute(one.at)}")
         for one in told.moving
     ]
 
@@ -149,7 +149,3 @@ def write(folder: Path, record: PayeeRecord) -> None:
     except OSError as error:
         refused = f"the disk refuses {path} ({error.strerror}): free space there, or check it"
         raise TryLater(sentence_of(error, refused)) from error
-
-
-def _moment(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M UTC}"

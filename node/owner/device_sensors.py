@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 import psutil
 
+from echo2.engines.devices.system_gpus import text_of
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.owner.nvml import NvidiaCards
 
@@ -169,7 +170,7 @@ class DeviceSensors:
     def _kernel(self, number: int) -> DeviceReading:
         """Return what the kernel shows of a card of AMD or Intel, by its number among them."""
         cards = sorted((self._root / "sys/class/drm").glob("card[0-9]*/device"))
-        ours = [card for card in cards if _text(card / "vendor") in _SYSFS_VENDORS and "-" not in card.parent.name]
+        ours = [card for card in cards if text_of(card / "vendor") in _SYSFS_VENDORS and "-" not in card.parent.name]
         if number >= len(ours):
             return NOTHING_READ
         card = ours[number]
@@ -221,12 +222,5 @@ def _visible(handles: Sequence[ctypes.c_void_p]) -> list[ctypes.c_void_p]:
 
 
 def _first_number(folder: Path, pattern: str) -> int | None:
-    text = next((_text(path) for path in sorted(folder.glob(pattern))), "")
+    text = next((text_of(path) for path in sorted(folder.glob(pattern))), "")
     return int(text) if text.lstrip("-").isdecimal() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -109,12 +109,12 @@ class EngineWorkers:
             return None
         under_way = {lease for worker in self.workers for lease in worker.leases}
         waiting = [lease for worker in self.workers for lease in worker.waiting]
-        lost = [lease for lease in self._outbox_relay.open_leases() if lease not in under_way]
+        lost = [lease for lease in self._outbox_relay.outbox.open_leases() if lease not in under_way]
         return LeaseReport(waiting=waiting[:MOST_AT_ONCE], returned=lost[:MOST_AT_ONCE])
 
     def on_report(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
         """Forget the leases that were given back, and give up those that have ended and whose groups still wait."""
-        self._outbox_relay.close_leases(report.returned)
+        self._outbox_relay.outbox.close_leases(report.returned)
         self._served_groups.forget(report.returned)
         for lease in ended:
             for worker in self.workers:
@@ -122,7 +122,7 @@ class EngineWorkers:
 
     async def give_back(self) -> None:
         """Give back the open leases while no group is under way, as far as the coordinator answers."""
-        if self._outbox_relay.open_leases():
+        if self._outbox_relay.outbox.open_leases():
             try:
                 await self._coordinator_client.call(VERDICTS, None)
             except (RequestRefused, P2PError) as error:

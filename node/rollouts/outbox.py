@@ -14,6 +14,7 @@ Rules
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -361,6 +362,15 @@ class Outbox:
     def _hash(self, lease: bytes) -> bytes:
         row = self._file.do("SELECT hash FROM submissions WHERE lease = ?", (lease,)).fetchone()
         return bytes(row[0]) if row else b""
+
+
+def count_waiting(folder: Path) -> int:
+    """Return how many submissions in the folder of a run have no final answer."""
+    path = folder / "outbox.sqlite"
+    if not path.exists():
+        return 0
+    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
+        return outbox.waiting()
 
 
 def _receipt(sealed: bytes) -> Receipt:

@@ -91,7 +91,7 @@ class OutboxRelay:
     for its confirmation."""
 
     def __init__(self, outbox: Outbox, coordinator_client: CoordinatorClient, context: RunContext) -> None:
-        self._outbox, self._coordinator_client = outbox, coordinator_client
+        self.outbox, self._coordinator_client = outbox, coordinator_client
         self._trust_store, self._local = context.trust_store, context.clock.local
         self._open: Open = context.trust_store.trusted.open_kept
         self._random = random.Random(context.seed)
@@ -125,30 +125,13 @@ class OutboxRelay:
         self._sender.on_sent = call
 
     @property
-    def unsent(self) -> int:
-        """Number of submissions that the coordinator has not received."""
-        return self._outbox.unsent()
-
-    def open_lease(self, lease: bytes) -> None:
-        """Store a lease durably."""
-        self._outbox.open_lease(lease)
-
-    def open_leases(self) -> list[bytes]:
-        """Return the stored leases that are neither submitted nor given back."""
-        return self._outbox.open_leases()
-
-    def close_leases(self, leases: Sequence[bytes]) -> None:
-        """Forget leases that are given back."""
-        self._outbox.close_leases(leases)
-
-    @property
     def room(self) -> int:
         """Number of further submissions that the outbox takes."""
-        return self._outbox.room
+        return self.outbox.room
 
     def put(self, lease: bytes, body: bytes, lengths: GroupLengths) -> None:
         """Store an encoded submission durably, and start the next round. `lengths`: lengths of its group."""
-        self._outbox.put(lease, body, self._local(), lengths)
+        self.outbox.put(lease, body, self._local(), lengths)
         self.settled.clear()
         self._wake.set()
         self._sender.wake()
@@ -168,11 +151,11 @@ class OutboxRelay:
         """Return what is to be asked for and confirmed; None: nothing is."""
         if self._looked != self._trust_store.serial:
             self._looked = self._trust_store.serial
-            self._unproven = unproven(self._outbox, self._trust_store.trusted.chain)
+            self._unproven = unproven(self.outbox, self._trust_store.trusted.chain)
         leases = self._unproven[:MOST_AGAIN]
-        leases += self._outbox.list_undecided(BATCH - len(leases))
-        leases += self._outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(leases)))
-        confirmed = self._outbox.unconfirmed_leases(BATCH)
+        leases += self.outbox.list_undecided(BATCH - len(leases))
+        leases += self.outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(leases)))
+        confirmed = self.outbox.unconfirmed_leases(BATCH)
         return VerdictsRequest(leases=leases, confirmed=confirmed) if leases or confirmed else None
 
     def release(self, ask: VerdictsRequest) -> None:
@@ -182,8 +165,8 @@ class OutboxRelay:
     def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse) -> None:
         """Store the answer to `ask`, from `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
         self._asked = asyncio.get_running_loop().time()
-        self._outbox.mark_confirmed(ask.confirmed)
-        waiting = set(self._outbox.list_undecided(BATCH))  # another answer may have arrived first
+        self.outbox.mark_confirmed(ask.confirmed)
+        waiting = set(self.outbox.list_undecided(BATCH))  # another answer may have arrived first
         again = [lease for lease in ask.leases if lease in self._unproven]
         replaced = 0
         for lease, sealed in zip(ask.leases, answer.receipts, strict=False):
@@ -203,7 +186,7 @@ class OutboxRelay:
         forgotten = [lease for lease in answer.unknown if lease in ask.leases]
         if ask.leases:
             self._forgotten = self._forgotten + 1 if forgotten else 0
-        self._outbox.requeue(forgotten)
+        self.outbox.requeue(forgotten)
         self._moved |= bool(answer.unknown or ask.confirmed)
 
     async def run(self) -> None:
@@ -213,7 +196,7 @@ class OutboxRelay:
             self._wake.clear()
             moved = await self._round()
             idle = 0 if moved else idle + 1
-            if self._outbox.waiting() or self._outbox.unconfirmed_leases(1) or self._unproven:
+            if self.outbox.waiting() or self.outbox.unconfirmed_leases(1) or self._unproven:
                 await self._sleep(OUTBOX_BACKOFF.delay(max(idle, self._forgotten) + 1, self._random.random()))
             else:
                 self.settled.set()
@@ -250,21 +233,21 @@ class OutboxRelay:
         return False
 
     def _refuse(self, lease: bytes, refusal: Refusal) -> None:
-        self._outbox.take_refusal(lease, refusal, self._local())
+        self.outbox.take_refusal(lease, refusal, self._local())
         _log.warning("group refused", lease=lease.hex(), code=refusal.code, reason=refusal.sentence)
 
     def _take(self, lease: bytes, answer: bytes) -> None:
-        self._outbox.take_received(lease, answer, self._open)
+        self.outbox.take_received(lease, answer, self._open)
 
     def _may_ride(self) -> bool:
         """Tell whether another request will probably carry one for verdicts soon (rule 2)."""
-        if self._alone or self._outbox.full:
+        if self._alone or self.outbox.full:
             return False
         return asyncio.get_running_loop().time() - self._asked < VERDICT_WAIT_SECONDS
 
     def _take_end_of_quarantine(self, lease: bytes, sealed: bytes) -> None:
         """Store a Receipt that says how a quarantine ended (rule 6); nothing happens if it does not, or not here."""
-        if lease not in self._outbox.quarantine_ended(self._local(), BATCH):
+        if lease not in self.outbox.quarantine_ended(self._local(), BATCH):
             return
         if decode(decode_unverified(sealed).payload, Receipt).code == QUARANTINE:
             return
@@ -284,4 +267,4 @@ class OutboxRelay:
             _log.warning("group refused", lease=lease.hex(), code=receipt.code, reason=receipt.reason)
 
     def _replace_receipt(self, lease: bytes, sealed: bytes) -> Receipt:
-        return self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
+        return self.outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)

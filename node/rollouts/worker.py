@@ -230,7 +230,7 @@ class RolloutWorker:
     @property
     def _open_leases(self) -> int:
         """Leases of this node whose submissions the coordinator has not received."""
-        return self._under_way + self._outbox_relay.unsent
+        return self._under_way + self._outbox_relay.outbox.unsent()
 
     def _on_change(self) -> None:
         self._prefetch.on_rows(self._engine.rows, asyncio.get_running_loop().time())
@@ -320,7 +320,7 @@ class RolloutWorker:
         current, probed = self._engine.current, self._engine.probed
         if current is None or probed is None or not self._served_groups.has_unfinished:
             return
-        still_open = self._outbox_relay.open_leases()
+        still_open = self._outbox_relay.outbox.open_leases()
         for lease in self._served_groups.unfinished_leases(still_open, probed.engine_class, current):
             _log.info("served group taken up again", lease=lease.id.hex(), version=lease.version)
             self._prefetch.on_lease(lease.id, len(lease.seeds))
@@ -345,7 +345,7 @@ class RolloutWorker:
                 lease = await self._ask(current, at_once)
                 self._bound.note_bound(lease.at_once)
                 self._prefetch.on_lease(lease.id, len(lease.seeds))
-                self._outbox_relay.open_lease(lease.id)
+                self._outbox_relay.outbox.open_lease(lease.id)
                 self._generation.store(lease)
                 _settle(pause, seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False

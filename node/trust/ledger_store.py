@@ -23,15 +23,7 @@ from echo2.node.trust.ledger_witness import EndedProof, LedgerFork, ReceiptProof
 from echo2.node.trust.pay_witness import OwnEpoch
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode, encode
-from echo2.protocol.ledger_heads import (
-    EndProof,
-    EntryProof,
-    GrownHead,
-    HeadReference,
-    LedgerHead,
-    Proof,
-    payload_hash,
-)
+from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, HeadReference, LedgerHead, Proof, payload_hash
 from echo2.protocol.restored_logs import LogChain, SealedLog, chain_of
 
 MOST_CLOSES: Final = 128 << 20

@@ -2,7 +2,7 @@
 
 Rules
 1. Only sets of the list beside this module (sets.json) are made, with the version of reasoning-gym that it names: those
-   passed the kit of tasks/check.py. `python -m echo2.tasks.gym.sets_list` makes the list.
+   passed the kit of tasks/check.py. `python -m tests.tasks.gym.sets_list` makes the list.
 2. Index i of a split is an item of one set of the mixture, chosen by weight: of each `sum of weights` indices in a row,
    a set has as many as its weight. All sets have their usual settings.
 3. Split and index determine the seed: train and heldout items never share one. Two seeds may give one question, so an
@@ -166,13 +166,3 @@ def mixture(argument: str, passed: Sequence[str], refused: Mapping[str, str]) ->
             raise ValueError(f"the weight {weight!r} of {name} should be a whole number of 1 to {MOST_WEIGHT}")
         weights[name] = int(weight) if equals else 1
     return weights
-
-
-def unlisted_task(name: str) -> GymTask:
-    """Return the task of one set, on the list or not: for making the list."""
-    import reasoning_gym
-
-    def make(one: str, seed: int) -> Any:
-        return reasoning_gym.create_dataset(one, seed=seed, size=1)
-
-    return GymTask(f"gym-unlisted:{name}", {name: 1}, make)

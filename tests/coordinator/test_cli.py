@@ -26,9 +26,9 @@ from echo2.coordinator.metrics.history import History
 from echo2.coordinator.metrics.views import BroadcastView, CapacityView, FaultView, RunState, StepPoint
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.settings.network_config import WebSection
-from echo2.ledger.standing import minute
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.units import minute
 from tests.support.run_folders import NOW, write_model
 from tests.support.small_hub import COMMIT, SmallHub, serving
 

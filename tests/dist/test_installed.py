@@ -16,9 +16,7 @@ import importlib, json, pkgutil, sys
 import echo2
 lacking, faults = {}, {}
 for module in pkgutil.walk_packages(echo2.__path__, "echo2."):
-    if module.name.endswith(".__main__") or any(
-        part in module.name for part in (".native.classes", ".other_python.", ".tasksets.")
-    ):
+    if module.name.endswith(".__main__") or any(part in module.name for part in (".native.classes", ".other_python.")):
         continue
     try:
         importlib.import_module(module.name)

@@ -20,6 +20,7 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from benchmarks.memory_network.transport import MemoryNetwork
+from benchmarks.plays.direct import generate
 from echo2.coordinator.accounts.pay import PAY_RULES, PayRule
 from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper
@@ -29,7 +30,6 @@ from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.settings.objective_choices import PRESETS, Choices
 from echo2.coordinator.verification.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from echo2.engines import registry as engine_registry
-from echo2.engines.direct import generate
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.registry import TRANSFORMERS
 from echo2.node import cli

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.plays import direct
 from echo2.coordinator.run import chat_settings, model_folder
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.engines import direct
 from echo2.engines.engine import Engine, Job
 from echo2.engines.llamacpp import architectures
 from echo2.engines.llamacpp.engine import create

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.plays.direct import generate
 from echo2.engines import registry
-from echo2.engines.direct import generate
 from echo2.engines.engine import Job
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import (

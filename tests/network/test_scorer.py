@@ -39,7 +39,7 @@ async def test_every_admitted_version_is_reached_in_any_order_from_one_copy(tmp_
             assert Snapshot(snapshot.path).root == version.root
         folder = swarm.run.folder.scorer / "held"
         assert len(list(folder.glob("**/*.safetensors"))) == 1
-        assert len(publisher.snapshots()) == 1, "the latest alone is whole"
+        assert len(publisher.stored.snapshots()) == 1, "the latest alone is whole"
         assert not await weights.hold(bytes(32))
 
 
@@ -66,7 +66,7 @@ async def test_lost_damaged_or_outdated_weights_are_rebuilt(tmp_path: Path) -> N
 
         def from_elsewhere() -> None:
             shutil.rmtree(folder)
-            Rolling.create(folder, Snapshot(publisher.snapshots()[publisher.versions[-1].root]))
+            Rolling.create(folder, Snapshot(publisher.stored.snapshots()[publisher.versions[-1].root]))
 
         for harm in (rotten, without_journals, gone, from_elsewhere):
             harm()

@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 from echo2.node import cli
 from echo2.node.command_line import node_answers
 from echo2.node.config import NodeConfig
-from echo2.node.control.command_server import CommandServer
+from echo2.node.errors import own_code
 from echo2.node.home import lock_home, run_folder
 from echo2.node.links import local_discovery
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import generate_key, public_bytes, write_key
 from echo2.runtime.control_client import socket_path
+from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.exit_codes import Exit
 from tests.support.children import into_a_closed_pipe
 from tests.support.fake_coordinator import FakeCoordinator
@@ -300,7 +301,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }
 
     loop = asyncio.new_event_loop()
-    server = CommandServer(socket_path(home), dict.fromkeys(("status", "why", "pause"), answered))
+    commands = dict.fromkeys(("status", "why", "pause"), answered)
+    server = ControlSocket(socket_path(home), commands, logger="node", own_code=own_code)
     task = loop.create_task(server.run())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -14,6 +14,7 @@ import pytest
 from echo2.runtime import control_client, control_socket
 from echo2.runtime.control_client import NotYours, ask, socket_path
 from echo2.runtime.control_socket import ControlSocket
+from echo2.runtime.errors import LocalFault
 
 
 @contextlib.asynccontextmanager
@@ -65,7 +66,7 @@ async def test_a_folder_of_another_user_is_named_with_the_fix_of_its_place(
     path = socket_path(short_path / ("x" * depth))
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(NotYours, match=f"{path.parent} belongs to another user: .*{fix}"):
+    with pytest.raises(LocalFault, match=f"{path.parent} belongs to another user: .*{fix}"):
         await ControlSocket(path, {}, logger="test").run()
 
 
@@ -95,7 +96,7 @@ async def test_a_fallback_folder_that_is_not_this_users_alone_is_refused(
 ) -> None:
     path = _fallback(short_path, monkeypatch)
     FALSE_FOLDERS[false](path.parent)
-    with pytest.raises(NotYours):
+    with pytest.raises(LocalFault):
         await ControlSocket(path, {}, logger="test").run()
     assert not path.exists()
 

@@ -13,6 +13,7 @@ from echo2.coordinator.training.operator_socket import OperatorSocket
 from echo2.coordinator.training.run_watch import Watch
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World
+from tests.support.operator_orders import orders
 
 
 @contextmanager
@@ -33,10 +34,10 @@ def commanded(home: Path) -> Iterator[Callable[[], Watch]]:
             return f"version {version} again at {factor:g}"
 
         watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
-        commands = OperatorSocket(home, watch, remark=remark, roll_back=roll_back)
+        commands = OperatorSocket(home, watch, orders(remark=remark, roll_back=roll_back))
         task = asyncio.create_task(commands.run())
         there.extend([watch, asyncio.get_running_loop(), task])
-        await commands.server.listening.wait()
+        await commands.listening.wait()
         ready.set()
         try:
             await task

@@ -16,7 +16,7 @@ from echo2.coordinator.run.sealing import Sealer
 from echo2.ledger.ledger_entries import FUND, transfer
 from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, payable
 from echo2.p2p.envelope import decode_unverified
-from echo2.p2p.identity import peer_id
+from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys
 from echo2.protocol.ledger_heads import LedgerHead
@@ -76,7 +76,7 @@ def add_money(home: Path, amounts: Mapping[str, int]) -> None:
 def add_payout_role(home: Path, safe: Path, threshold: int = 1, number: int = 1, now: int = NOW + 1000) -> None:
     """Give the run a Root with the role `payout`, issued at `now`, ms; the keys' files are in `safe`."""
     safe.mkdir(exist_ok=True)
-    publics = [keys.make_next(safe, keys.PAYOUT, None) for _ in range(number)]
+    publics = [public_bytes(keys.make_next(safe, keys.PAYOUT, None)) for _ in range(number)]
     request = safe / "request"
     change = SetChange(payout=RoleKeys(keys=publics, threshold=threshold))
     keys_commands.export_root(home, request, change, now=now)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
+from benchmarks.plays import direct
 from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
@@ -28,7 +29,6 @@ from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.settings.config import GuardKind
 from echo2.coordinator.training.model_processes import Models
-from echo2.engines import direct
 from echo2.engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play

@@ -5,8 +5,6 @@ Rules
 2. A rollout is never split. A micro-batch has at most `budget` tokens, unless a single rollout is longer.
 3. The rollouts of a group stay together with one copy of their prompt, unless the group is longer than `budget`.
 4. Groups without signal are left out, which saves their forward pass, unless the KL term is to cover them.
-5. With `contrast` below 1 a group's rollouts of least contrast are left out too (advantages.py, rule 4). Advantages are
-   those among all rollouts of the group.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +18,6 @@ from torch import Tensor
 from echo2.coordinator.learner.batches.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.batches.cut_rollouts import KEEP_RULE, CutRule
 from echo2.coordinator.learner.objective import advantages
-from echo2.coordinator.learner.objective.advantages import contrasting
 
 
 class TrainRow(NamedTuple):
@@ -67,8 +64,7 @@ class Rows(NamedTuple):
     """The rollouts of a batch. `groups`: the rows of each group with signal. `flat`: those of each group without, if
     they were asked for. `zero_variance`: number of groups without signal. `masked`: (age, sampled tokens) of each
     rollout of a group with signal that has no row because the limit cut it. `tokens`, `rollouts`: tokens and rollouts
-    of the whole batch. `unselected`: the number of rollouts of groups with signal that were left out for want of
-    contrast."""
+    of the whole batch."""
 
     groups: list[list[TrainRow]]
     flat: list[list[TrainRow]]
@@ -76,16 +72,13 @@ class Rows(NamedTuple):
     masked: list[tuple[int, int]]
     tokens: int
     rollouts: int
-    unselected: int = 0
 
 
-def rows(batch: TrainBatch, kind: str, cut: CutRule = KEEP_RULE, *, flat: bool = False, contrast: float = 1.0) -> Rows:
+def rows(batch: TrainBatch, kind: str, cut: CutRule = KEEP_RULE, *, flat: bool = False) -> Rows:
     """Return the rollouts with their advantages, by group. `kind`: kind of the advantages. `cut`: rule for rollouts
-    that the limit cut. `flat`: also the groups without signal. `contrast`: share of the rollouts of a group with signal
-    that are learned from, those of the largest contrast. Raises BadBatch for an inconsistent sample."""
+    that the limit cut. `flat`: also the groups without signal. Raises BadBatch for an inconsistent sample."""
     scored = advantages.compute([[cut.reward(sample) for sample in group.samples] for group in batch.groups], kind)
     samples = [sample for group in batch.groups for sample in group.samples]
-    unselected = 0
     result = Rows([], [], scored.zero_variance, [], sum(len(one.behaviour) for one in samples), len(samples))
     for number, (group, values) in enumerate(zip(batch.groups, scored.values, strict=True)):
         signal = any(values)
@@ -97,13 +90,9 @@ def rows(batch: TrainBatch, kind: str, cut: CutRule = KEEP_RULE, *, flat: bool =
                 part.append(_row(group, sample, value, batch.age(group), number)._replace(expected=expected))
             elif signal:
                 result.masked.append((batch.age(group), len(sample.behaviour)))
-        if signal:
-            kept = contrasting([row.advantage for row in part], contrast)
-            unselected += len(part) - len(kept)
-            part = [row for place, row in enumerate(part) if place in kept]
         if part:
             (result.groups if signal else result.flat).append(part)
-    return result._replace(unselected=unselected)
+    return result
 
 
 def expected_log(behaviours: Sequence[Floats]) -> float:

@@ -3,8 +3,8 @@
 kept        as any other: a wrong answer for want of tokens has the reward that the task gave it
 masked      without loss, as the reward of an unfinished answer says nothing of what it would have become; it stays in
             the mean and deviation of its group. DAPO's overlong filtering (arXiv 2503.14476), 3.4
-penalised   by a reward that falls over the last fifth of the limit, for all rollouts that long, cut or not: a sudden
-            penalty at the limit alone would be noise. DAPO's soft overlong punishment, eq. 13
+penalised   by a reward that falls by 1 over the last fifth of the limit, for all rollouts that long, cut or not: a
+            sudden penalty at the limit alone would be noise. DAPO's soft overlong punishment, eq. 13
 """
 
 from typing import Final, NamedTuple
@@ -18,11 +18,10 @@ PENALTY_MARGIN_SHARE: Final = 0.2
 
 
 class CutRule(NamedTuple):
-    """The rule for rollouts that the limit cut. `kind`: kind of CUT_KINDS. `penalty`: largest one, in reward. `limit`:
-    most sampled tokens per rollout, needed to penalise. `ends`: tokens that end a turn, needed to mask."""
+    """The rule for rollouts that the limit cut. `kind`: kind of CUT_KINDS. `limit`: most sampled tokens per rollout,
+    needed to penalise. `ends`: tokens that end a turn, needed to mask."""
 
     kind: str = "kept"
-    penalty: float = 1.0
     limit: int = 0
     ends: Ends = ()
 
@@ -30,7 +29,7 @@ class CutRule(NamedTuple):
         """Return the reward from which the advantage is computed."""
         if self.kind != "penalised":
             return sample.reward
-        return sample.reward - self.penalty * overlong(len(sample.behaviour), self.limit)
+        return sample.reward - overlong(len(sample.behaviour), self.limit)
 
     def masks(self, sample: TrainSample) -> bool:
         """Tell whether a rollout has no loss."""
@@ -41,6 +40,6 @@ KEEP_RULE: Final = CutRule()
 
 
 def overlong(length: int, limit: int) -> float:
-    """Return the share of the penalty for `length` sampled tokens: 0 up to 4/5 of `limit`, 1 at `limit`."""
+    """Return the penalty for `length` sampled tokens, in reward: 0 up to 4/5 of `limit`, 1 at `limit`."""
     margin = PENALTY_MARGIN_SHARE * limit
     return min(1.0, max(0.0, (length - (limit - margin)) / margin))

@@ -5,9 +5,6 @@ Rules
 2. A group's advantages depend on that group alone, never on the rest of the batch.
 3. A group's *signal* is its mean absolute advantage when normalised by mean and deviation: 0 where all rewards are
    equal, at most 1, and largest where half of the rollouts succeed. It has no unit, so groups of several tasks compare.
-4. *Contrast* pairs the rollout of the highest advantage with that of the lowest, the second highest with the second
-   lowest, and so on. The first pairs differ most, and are the last to be dropped. Pairwise trajectory sampling of
-   Shuffle-R1 (arXiv 2508.05612).
 """
 
 import math
@@ -52,16 +49,6 @@ def signal_of(rewards: Sequence[float]) -> float:
     mean = sum(rewards) / len(rewards)
     variance = sum((reward - mean) ** 2 for reward in rewards) / len(rewards)
     return sum(abs(reward - mean) for reward in rewards) / len(rewards) / (math.sqrt(variance) or 1.0)
-
-
-def contrasting(values: Sequence[float], share: float) -> set[int]:
-    """Return the numbers of the rollouts that are learned from (rule 4). `values`: their advantages. `share`: share of
-    the rollouts, rounded up to whole pairs; at 1 all, with the middle one of an odd number."""
-    pairs = math.ceil(share * len(values) / 2)
-    if share >= 1 or 2 * pairs >= len(values):
-        return set(range(len(values)))
-    ordered = sorted(range(len(values)), key=lambda number: (values[number], number))
-    return {*ordered[:pairs], *ordered[-pairs:]}
 
 
 def _group_normalised(rewards: Sequence[float]) -> list[float]:

@@ -5,13 +5,15 @@ from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
+from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared, copies_sent
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator import cli
+from echo2.coordinator.training.run_plan import NodeTerms, RunTerms
 from echo2.runtime.exit_codes import Exit
 
 PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=600.0)
@@ -124,3 +126,15 @@ def test_a_fleet_that_cannot_be_simulated_is_refused(words: list[str], told: str
     result = CliRunner().invoke(cli.app, ["simulate", "--nodes", "8", "--batch", "8", *words])
     assert result.exit_code == Exit.CONFIG
     assert told in result.stderr
+
+
+RUN = RunTerms(step_seconds=60.0, rollouts=512, group_size=8, tokens=1000.0, payload=60e6, uplink=12.5e6, staleness=4)
+NODE = NodeTerms(tokens_per_second=800.0, uplink=2.5e6, downlink=12.5e6)
+
+
+def test_the_coordinator_sends_a_version_once_where_nodes_pass_it_on_and_to_each_where_they_cannot() -> None:
+    assert copies_sent(RUN, msgspec.structs.replace(NODE, uplink=1e9), 10) == 1.0
+    assert copies_sent(RUN, msgspec.structs.replace(NODE, uplink=0.0), 10) == 10.0
+    slow = msgspec.structs.replace(NODE, uplink=2.5e5)  # T* = 10 W / (U + 10 u), and U T* / W copies are sent in it
+    assert copies_sent(RUN, slow, 10) == pytest.approx(10 * 12.5 / (12.5 + 2.5))
+    assert copies_sent(msgspec.structs.replace(RUN, payload=0.0), NODE, 10) == 1.0

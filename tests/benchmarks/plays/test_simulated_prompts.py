@@ -19,15 +19,6 @@ def test_a_group_with_equal_rewards_teaches_nothing_and_passes_no_learner() -> N
     assert prompts.useful == 0
 
 
-def test_half_by_contrast_passes_half_of_the_rollouts_those_that_differ_most() -> None:
-    whole, half = (SimulatedPrompts(TERMS._replace(contrast=share), 0) for share in (1.0, 0.5))
-    for prompts in (whole, half):
-        prompts.learn([LeasedPrompt(number=3, successes=1)])
-    assert (whole.figures().passed, half.figures().passed) == (1.0, 0.5)
-    assert half.figures().strength > whole.figures().strength > 0
-    assert half.figures().solved == whole.figures().solved
-
-
 def test_learning_moves_a_prompt_and_solved_prompts_lose_their_signal() -> None:
     prompts = SimulatedPrompts(TERMS, 0)
     start = SimulatedPrompts(TERMS, 0)
@@ -59,10 +50,9 @@ def test_the_same_seed_draws_the_same_prompts_and_rewards() -> None:
 def test_each_rule_of_selection_is_a_row_and_does_what_it_is_for() -> None:
     terms = FleetTerms(nodes=30, batch=16, prompts=200)
     rows = {row.name: row.mean for row in compared(terms, 60.0 * 80, 1, ablate=True)}
-    assert list(rows) == [ALL, "without window", "by signal", "room, signal", "by variance", "by contrast"]
+    assert list(rows) == [ALL, "without window", "by signal", "room, signal", "by variance"]
     assert rows["by variance"].signal > 1.1 * rows[ALL].signal
     assert rows["by variance"].useful < 0.95 * rows[ALL].useful
-    assert rows["by contrast"].passed == pytest.approx(rows[ALL].passed / 2)
     assert rows["room, signal"].signal > rows["without window"].signal
 
 

@@ -13,7 +13,6 @@ import pytest
 from echo2.coordinator.calibration import honest_groups
 from echo2.coordinator.calibration.honest_groups import (
     NICE_PRIORITY,
-    ClassParts,
     HonestTokens,
     MeasuredVersion,
     measure,
@@ -25,6 +24,7 @@ from echo2.coordinator.verification.token_evidence import DIFFERS
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample, Probed
 from echo2.engines.process.process import EngineProcess
+from echo2.engines.registry import ClassParts
 from echo2.runtime.errors import LocalFault
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import BigramEngine, random_table, write_table

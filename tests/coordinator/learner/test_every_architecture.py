@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.plays import direct
 from echo2.coordinator.learner import model_check
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import BadModelFolder
 from echo2.coordinator.verification.verification import judge
-from echo2.engines import direct
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.transformers import model_config
 from echo2.engines.transformers.engine import TransformersEngine

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from echo2.coordinator.market.activation import ActivationTerms, Offer, order_offers
 from echo2.coordinator.market.epoch_pay import EpochPay, pay_nodes
 from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE, cap_offers
-from echo2.coordinator.market.prices import Market, PriceTerms, clear_market, delivered_weight
+from echo2.coordinator.market.prices import Market, PriceTerms, clearing, delivered_weight, within_budget
 from tests.support.market import BEACON, QUARTER, design_offers
 
 PLENTY = 10**15
@@ -19,6 +19,10 @@ PLENTY = 10**15
 def terms(need: int = 20_000, budget: int = PLENTY, cap: Fraction | None = None, reserve: int = 60_000) -> PriceTerms:
     """Return terms in RE per hour, of 15 minutes, without newcomers' share as the design's examples have none."""
     return PriceTerms(1000 * need, reserve, budget, QUARTER, BEACON, Fraction(0), cap)
+
+
+def clear_market(offers: list[Offer], asked: PriceTerms, owners: dict[bytes, bytes]) -> Market:
+    return within_budget(clearing(offers, asked, owners), asked)
 
 
 def market(incumbents: bytes = b"", owners: dict[bytes, bytes] | None = None, **kwargs: object) -> Market:

@@ -6,7 +6,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.metrics.stored_run import stored_lines
 from echo2.coordinator.metrics.views import StepPoint, VersionRow
-from echo2.ledger.standing import minute
+from echo2.runtime.units import minute
 from tests.support.run_folders import NOW, make_run, write_model
 
 

@@ -34,6 +34,7 @@ from echo2.ledger.payout_facts import (
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World
+from tests.support.operator_orders import orders
 from tests.support.payout_world import fund, node
 
 ALICE = node(1)
@@ -67,9 +68,9 @@ async def coordinating(world: World, home: Path) -> AsyncIterator[None]:
         return book.write(kind, payout_book.decode_facts(kind, facts))
 
     watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
-    socket = OperatorSocket(home, watch, pay=pay)
+    socket = OperatorSocket(home, watch, orders(pay=pay))
     serving = asyncio.create_task(socket.run())
-    await socket.server.listening.wait()
+    await socket.listening.wait()
     try:
         yield
     finally:

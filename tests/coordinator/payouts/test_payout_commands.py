@@ -25,7 +25,7 @@ from echo2.coordinator.run import keys
 from echo2.ledger.ledger_entries import FUND, accrued_account, transfer
 from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, PayoutEnded, paid_account, payable
 from echo2.p2p.envelope import seal
-from echo2.p2p.identity import generate_key
+from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.wire_types import decode
 from echo2.protocol.payout_approval import PayoutApproval
 from echo2.runtime.errors import LocalFault
@@ -188,7 +188,7 @@ async def test_no_plan_is_sent_that_too_few_keys_approve(home: Path, tmp_path: P
 async def test_a_key_that_the_root_does_not_name_signs_nothing(money: Path, tmp_path: Path) -> None:
     folder, strange = await planned(money), tmp_path / "stranger"
     strange.mkdir()
-    own = keys.digits(keys.make_next(strange, keys.PAYOUT, None))
+    own = keys.digits(public_bytes(keys.make_next(strange, keys.PAYOUT, None)))
     for do in (False, True):
         with pytest.raises(LocalFault, match=f"nothing was signed: payout-{own}.pem .* may approve nothing"):
             payout_approvals.approve(folder, strange, None, do=do)

@@ -102,7 +102,7 @@ async def test_any_number_of_versions_takes_less_than_four_times_the_weights(
         assert max(operator.uses) <= AT_A_FULL_EDGE, max(operator.uses)
         assert len(store.snapshots()) == 1
         assert len(list(operator.exports.glob("*.safetensors"))) <= 2
-        roots = publisher.roots()
+        roots = publisher.stored.roots()
         oldest = [one.root for one in publisher.versions if one.version >= 70 - STALENESS]
         assert set(oldest) <= roots, "each version in use can be read"
         version = 21 if kept is not None else 70 - STALENESS

@@ -34,8 +34,8 @@ async def test_a_dropped_payload_is_rebuilt_with_the_same_bytes_and_served(tmp_p
     with publishing(tmp_path) as (publisher, store):
         for one in exports_on_two_paths(tmp_path):
             await publisher.publish(1, one.version, one)
-        (edge,) = (edge for edge in publisher.payloads() if edge.base == 1)
-        path = publisher.payloads()[edge]
+        (edge,) = (edge for edge in publisher.stored.payloads() if edge.base == 1)
+        path = publisher.stored.payloads()[edge]
         original = path.read_bytes()
         store.drop_file(path)
         assert publisher.payload(edge) is None

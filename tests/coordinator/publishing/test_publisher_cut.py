@@ -57,7 +57,7 @@ def check(publisher: Publisher, store: Store, exports: list[Export], key: Ed2551
     payloads = {file.hash for file in store.payloads()} | publisher._rebuilder.possible()
     edges = [publisher.edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
     assert path_to([edge for edge in edges if edge.payload_hash in payloads], [], latest.root) is not None
-    assert Snapshot(publisher.snapshots()[latest.root]).root == latest.root
+    assert Snapshot(publisher.stored.snapshots()[latest.root]).root == latest.root
 
 
 @pytest.mark.slow

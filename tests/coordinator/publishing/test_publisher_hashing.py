@@ -58,7 +58,7 @@ async def test_a_payload_that_the_learner_has_hashed_is_not_read(
     with publishing(tmp_path) as (publisher, _):
         await publisher.publish(1, 0, exported)
         assert read == []
-        (edge,) = publisher.payloads()
+        (edge,) = publisher.stored.payloads()
     manifest = chunks.manifest_of(Path(exported.edges[0].payload))
     assert (edge.payload_hash, edge.length, edge.chunk_root) == (manifest.hash, manifest.length, manifest.chunk_root)
     assert [payload.read(0) for payload in shared] != [None]
@@ -70,7 +70,7 @@ async def test_a_payload_without_hashes_is_read_once_before_it_is_signed(
     exported = export(tmp_path, 0, None)
     with publishing(tmp_path) as (publisher, _):
         await publisher.publish(1, 0, exported)
-        assert read == [edge.length for edge in publisher.payloads()]
+        assert read == [edge.length for edge in publisher.stored.payloads()]
         assert [payload.read(0) is not None for payload in shared] == [True]
 
 

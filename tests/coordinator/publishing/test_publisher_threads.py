@@ -39,11 +39,11 @@ async def test_the_edges_of_a_version_are_seen_only_once_it_is_published(tmp_pat
         monkeypatch.setattr(publisher, "_index", gate.before(publisher._index))  # its edges are signed and stored
         task = asyncio.create_task(publisher.publish(1, 1, second))
         await gate.until_reached()
-        seen = [edge.version for edge in publisher.payloads()]
+        seen = [edge.version for edge in publisher.stored.payloads()]
         gate.opened.set()
         await task
         assert seen == [0], "the scorer looks at these while the thread is at work"
-        assert [edge.version for edge in publisher.payloads()] == [0, 1]
+        assert [edge.version for edge in publisher.stored.payloads()] == [0, 1]
         assert len(store.documents("edge")) == 2
 
 
@@ -64,7 +64,7 @@ async def test_a_version_published_while_others_are_dropped_stays(tmp_path: Path
         await task
         assert [file.version for file in store.snapshots()] == [3]
         assert publisher.latest.version == 3
-        assert publisher.snapshots()[publisher.latest.root].exists()
+        assert publisher.stored.snapshots()[publisher.latest.root].exists()
 
 
 async def test_a_payload_is_not_dropped_while_it_is_shared_at_the_start(tmp_path: Path, monkeypatch: Any) -> None:

@@ -77,7 +77,7 @@ async def test_a_node_that_joins_finds_a_path_and_the_scorer_reaches_every_versi
         assert path_to(edges, [exported[1].root], latest.root), "a node that was away for long"
         assert all(store.document(digest) for digest in EdgeIndex.from_bytes(index).edges)
         for one in publisher.versions:
-            assert path_to(publisher.payloads(), publisher.snapshots(), one.root) is not None
+            assert path_to(publisher.stored.payloads(), publisher.stored.snapshots(), one.root) is not None
 
 
 FULL_EVERY = 10
@@ -143,7 +143,7 @@ async def test_versions_in_use_stay_at_any_age(tmp_path: Path) -> None:
         await published(publisher, exported)
         await publisher.retain((1, 10), ROOMY, ROOMY)
         assert [one.version for one in publisher.versions] == [0, *range(10, VERSIONS)]
-        assert path_to(publisher.payloads(), publisher.snapshots(), exported[10].root) is not None
+        assert path_to(publisher.stored.payloads(), publisher.stored.snapshots(), exported[10].root) is not None
         await publisher.retain((1, VERSIONS), ROOMY, ROOMY)
         assert [one.version for one in publisher.versions] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
 

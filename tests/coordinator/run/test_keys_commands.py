@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.coordinator.run import keys, keys_commands, root_request, setup
+from echo2.coordinator.run import carried_files, keys, keys_commands, setup
 from echo2.coordinator.run.keys import ONLINE, ROLES
 from echo2.coordinator.run.root_request import RootRequest, SignedRoot
 from echo2.coordinator.run.signing import ROOT_LIFE
@@ -167,7 +167,7 @@ def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path
 
 def test_an_answer_for_another_run_names_both_runs(home: Path, tmp_path: Path) -> None:
     change(home, "policy", out=tmp_path / "policy")
-    answer = root_request.read((_signed_file(home, tmp_path / "policy")).read_bytes(), SignedRoot, "policy.signed")
+    answer = carried_files.decode_carried(_signed_file(home, tmp_path / "policy"), SignedRoot, "signed Root")
     sealed, key = decode_unverified(answer.root), load_key(home / "keys/root.pem")
     foreign = msgspec.structs.replace(decode(sealed.payload, Root), run=b"x" * 32)
     other = msgspec.structs.replace(answer, root=seal("root", b"x" * 32, encode(foreign), key))
@@ -194,7 +194,7 @@ def test_without_the_root_key_of_today_its_fingerprint_is_named(home: Path, tmp_
 
 def _signed_file(home: Path, request: Path) -> Path:
     keys_commands.sign(request, home / "keys", secret=None, confirm=lambda lines: True)
-    return request.with_name(request.name + keys_commands.SIGNED_SUFFIX)
+    return request.with_name(request.name + carried_files.SIGNED_SUFFIX)
 
 
 Forged = Callable[[RootRequest, Root], RootRequest]
@@ -256,7 +256,7 @@ def test_a_signed_root_with_another_runspec_is_not_installed(home: Path, tmp_pat
     assert load(home).root.serial == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"\xc1", b"x" * (root_request.MOST_BYTES + 1)])
+@pytest.mark.parametrize("content", [b"", b"\xc1", b"x" * (carried_files.MOST_BYTES + 1)])
 def test_an_unrelated_file_is_refused_by_its_name(content: bytes, home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     for words in (

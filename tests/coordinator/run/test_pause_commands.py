@@ -20,6 +20,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded
 from tests.support.group_world import World
+from tests.support.operator_orders import orders
 
 
 def said(*words: object) -> Result:
@@ -62,7 +63,7 @@ async def test_a_file_system_without_sockets_disables_only_the_commands(
             raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(socket, "socket", Stubborn)
-    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
+    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None), orders())
     with structlog.testing.capture_logs() as said:
         await commands.run()
     (event,) = said
@@ -72,7 +73,7 @@ async def test_a_file_system_without_sockets_disables_only_the_commands(
 
 async def test_a_path_taken_by_another_file_disables_only_the_commands(folder: Path) -> None:
     (folder / "control.sock").mkdir()
-    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
+    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None), orders())
     with structlog.testing.capture_logs() as said:
         await asyncio.wait_for(commands.run(), 10)
     assert [event["event"] for event in said] == ["commands cannot reach this daemon"]

@@ -49,14 +49,14 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_keys_that_cannot_be_payout_keys_are_refused(name: str, home: Path, tmp_path: Path) -> None:
-    one = keys.make_next(tmp_path, PAYOUT, None)
+    one = public_bytes(keys.make_next(tmp_path, PAYOUT, None))
     role = BAD[name](one, load(home).root)
     with pytest.raises(LocalFault, match="payout key"):
         keys_commands.export_root(home, tmp_path / "request", SetChange(payout=role), now=NOW + 5)
 
 
 def test_the_signer_is_told_who_may_let_money_go(home: Path, tmp_path: Path) -> None:
-    one = keys.make_next(tmp_path, PAYOUT, None)
+    one = public_bytes(keys.make_next(tmp_path, PAYOUT, None))
     lines = keys_commands.export_root(
         home, tmp_path / "request", SetChange(payout=RoleKeys(keys=[one], threshold=1)), now=NOW + 5
     )

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.coordinator.run import keys_commands, root_keys, setup
+from echo2.coordinator.run import carried_files, keys, keys_commands, root_keys, setup
 from echo2.coordinator.run.keys import digits
 from echo2.coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from echo2.p2p.envelope import decode_unverified, seal
@@ -64,7 +64,7 @@ def install(place: Path, *paths: Path) -> list[str]:
 
 
 def signed(path: Path) -> Path:
-    return path.with_name(path.name + keys_commands.SIGNED_SUFFIX)
+    return path.with_name(path.name + carried_files.SIGNED_SUFFIX)
 
 
 def of(place: Path, name: str) -> bytes:
@@ -128,7 +128,7 @@ def test_an_online_key_is_revoked_by_the_root_keys_of_a_named_folder(place: Path
 
 
 def test_a_lost_root_key_is_replaced_by_those_that_remain(place: Path) -> None:
-    lost, new = of(place, "b"), public_bytes(root_keys.make(place / "d", None))
+    lost, new = of(place, "b"), public_bytes(keys.make_next(place / "d", ROOT, None))
     path = request(place, add=[new], drop=[digits(lost)], since=NOW)
     for name in "ac":
         sign(place, name, path, set_changes=True)
@@ -168,7 +168,7 @@ def test_a_lower_threshold_takes_both_sets_consent_and_is_said_loudly(place: Pat
 
 
 def test_a_run_of_one_root_key_becomes_one_of_two_of_three(home: Path, tmp_path: Path) -> None:
-    added = [public_bytes(root_keys.make(tmp_path / name, None)) for name in "ab"]
+    added = [public_bytes(keys.make_next(tmp_path / name, ROOT, None)) for name in "ab"]
     path = tmp_path / "request"
     keys_commands.export_root(home, path, SetChange(threshold=2, add=added), now=LATER)
     for folder in (home / "keys", tmp_path / "a"):
@@ -206,7 +206,7 @@ def test_a_stranger_cannot_add_a_signature_nor_an_unequal_answer(place: Path, tm
     path = request(place)
     sign(place, "a", path)
     asked = msgspec.msgpack.decode(path.read_bytes(), type=RootRequest)
-    stranger = root_keys.make(tmp_path / "x", None)
+    stranger = keys.make_next(tmp_path / "x", ROOT, None)
     own = {ROOT: RoleKeys(keys=[public_bytes(stranger)], threshold=1)}
     forged = msgspec.structs.replace(decode(asked.root, Root), roles=newest(place).roles | own)
     answer = msgspec.msgpack.decode(signed(path).read_bytes(), type=SignedRoot)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.run import root_request
+from echo2.coordinator.run import carried_files, root_request
 from echo2.coordinator.run.keys import spaced_fingerprint
 from echo2.coordinator.run.root_request import RootRequest, SignedRoot
 from echo2.p2p.identity import generate_key, load_key, public_bytes
@@ -72,8 +72,11 @@ def test_a_new_root_key_seals_the_runspec_beside_the_old_one(home: Path) -> None
 
 
 @pytest.mark.parametrize(("kind", "name"), [(RootRequest, "request for a Root"), (SignedRoot, "signed Root")])
-def test_another_file_is_refused_by_name(kind: type, name: str) -> None:
+def test_another_file_is_refused_by_name(kind: type, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"\xc1")
     with pytest.raises(LocalFault, match=f"file is not a {name}: name the file"):
-        root_request.read(b"\xc1", kind, "file")
+        carried_files.decode_carried(file, kind, name)
+    file.write_bytes(bytes(carried_files.MOST_BYTES + 1))
     with pytest.raises(LocalFault, match=f"file is not a {name}: it has"):
-        root_request.read(bytes(root_request.MOST_BYTES + 1), kind, "file")
+        carried_files.decode_carried(file, kind, name)

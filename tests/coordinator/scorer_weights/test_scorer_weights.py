@@ -85,9 +85,10 @@ def test_the_version_before_is_one_step_back_or_there_is_none(loaded: Loaded, ve
 def test_a_version_can_be_loaded_where_journals_snapshots_or_payloads_lead_to_it(
     loaded: Loaded | None, snapshots: list[int], stored: list[Edge], loadable: list[int]
 ) -> None:
-    publisher = SimpleNamespace(
+    files = SimpleNamespace(
         snapshots=lambda: {LINE[one]: Path() for one in snapshots}, payloads=lambda: dict.fromkeys(stored, Path())
     )
+    publisher = SimpleNamespace(stored=files)
     weights = ScorerWeights(
         SimpleNamespace(loaded=loaded), publisher, model=Path(), folder=Path(), oldest=lambda: (1, 0)  # type: ignore[arg-type]
     )  # fmt: skip

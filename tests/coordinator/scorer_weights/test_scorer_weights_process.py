@@ -54,8 +54,8 @@ async def test_a_scorer_killed_within_a_step_continues_from_a_complete_version(t
     versions, edges = line_of(Snapshot(model.snapshot), tmp_path)
     publisher: Any = SimpleNamespace(
         versions=[SimpleNamespace(era=1, version=number, root=one.root) for number, one in enumerate(versions)],
-        snapshots=lambda: {versions[0].root: versions[0].path},
-        payloads=lambda: edges, payload=lambda edge: edges.get(edge),
+        stored=SimpleNamespace(snapshots=lambda: {versions[0].root: versions[0].path}, payloads=lambda: edges),
+        payload=lambda edge: edges.get(edge),
         steps_from=lambda root: [edge for edge in edges if edge.base_root == root],
     )  # fmt: skip
     scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu")

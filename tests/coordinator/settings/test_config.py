@@ -157,6 +157,10 @@ BAD = {
     "an unknown key": ({"run": {"stalenes": 3}}, "unknown key run.stalenes; did you mean run.staleness?"),
     "a key of another section": ({"run": {"port": 3}}, "unknown key run.port; did you mean web.port?"),
     "a key outside a section": ({"port": 3}, "unknown section or key port; did you mean web.port?"),
+    "a setting that is gone": (
+        {"learner": {"contrast": 0.5}},
+        "learner.contrast is no longer a setting, as half of each group taught less",
+    ),
     "a key like no other": ({"web": {"zzz": 1}}, "unknown key web.zzz; known are host, port"),
     "a value for a section": ({"run": 3}, "[run] should be a section of settings, not 3"),
     "words for a number": ({"run": {"steps": "four"}}, "run.steps should be a whole number, not 'four'"),

@@ -11,12 +11,13 @@ from echo2.coordinator.training.operator_socket import OperatorSocket
 from echo2.coordinator.training.run_watch import Watch
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import World
+from tests.support.operator_orders import orders
 
 
 async def asked(socket: OperatorSocket, home: Path, name: str, **facts: Any) -> dict[str, Any]:
     """Send a command to the socket while it serves."""
     serving = asyncio.create_task(socket.run())
-    await socket.server.listening.wait()
+    await socket.listening.wait()
     try:
         return await asyncio.to_thread(command, home, name, **facts)
     finally:
@@ -33,7 +34,8 @@ def socket_of(world: World, home: Path) -> OperatorSocket:
             raise LocalFault("no such node")
         return f"{peer}: {word} ({why})"
 
-    return OperatorSocket(home, Watch(world.group_service, lambda: world.now / 1000, lambda: None), renew, remark)
+    watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
+    return OperatorSocket(home, watch, orders(renew=renew, remark=remark))
 
 
 async def test_commands_reach_the_coordinator(world: World, tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ async def test_commands_reach_the_coordinator(world: World, tmp_path: Path) -> N
     ("name", "facts", "sentence"),
     [
         ("pause", {"why": 3}, "a text of at most 300 characters"),
-        ("remark", {"word": "ban", "node": "12D3"}, "three texts"),
+        ("remark", {"word": "ban", "node": "12D3"}, "a text for each of word, node, why"),
         ("remark", {"word": "ban", "node": "stranger", "why": ""}, "no such node"),
         ("settings", {}, "two lists of texts"),
         ("settings", {"assigned": [5]}, "two lists of texts"),
@@ -62,9 +64,3 @@ async def test_a_malformed_command_is_refused(
     with pytest.raises(LocalFault, match=sentence):
         await asked(socket_of(world, tmp_path), tmp_path, name, **facts)
     assert not world.group_service.paused
-
-
-async def test_a_coordinator_that_cannot_change_keys_says_so(world: World, tmp_path: Path) -> None:
-    socket = OperatorSocket(tmp_path, Watch(world.group_service, lambda: world.now / 1000, lambda: None))
-    with pytest.raises(LocalFault, match="restart it"):
-        await asked(socket, tmp_path, "keys")

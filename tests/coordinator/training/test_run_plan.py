@@ -33,14 +33,6 @@ def test_a_broadcast_takes_a_quarter_more_than_the_least_that_lines_allow() -> N
     assert run_plan.broadcast_seconds(RUN, msgspec.structs.replace(NODE, downlink=1e6), 1) == pytest.approx(75.0)
 
 
-def test_the_coordinator_sends_a_version_once_where_nodes_pass_it_on_and_to_each_where_they_cannot() -> None:
-    assert run_plan.copies_sent(RUN, msgspec.structs.replace(NODE, uplink=1e9), 10) == 1.0
-    assert run_plan.copies_sent(RUN, msgspec.structs.replace(NODE, uplink=0.0), 10) == 10.0
-    slow = msgspec.structs.replace(NODE, uplink=2.5e5)  # T* = 10 W / (U + 10 u), and U T* / W copies are sent in it
-    assert run_plan.copies_sent(RUN, slow, 10) == pytest.approx(10 * 12.5 / (12.5 + 2.5))
-    assert run_plan.copies_sent(msgspec.structs.replace(RUN, payload=0.0), NODE, 10) == 1.0
-
-
 def test_the_turnaround_has_its_four_parts_and_groups_that_run_together_take_longer() -> None:
     broadcast = run_plan.broadcast_seconds(RUN, NODE, 12)
     verdict = RUN.verdict_seconds

@@ -86,6 +86,10 @@ class StandIns:
     async def whole(self, era: int, version: int, root: bytes) -> Path | None:
         return self.snapshots().get(root)
 
+    @property
+    def stored(self) -> "StandIns":
+        return self
+
     def roots(self) -> set[bytes]:
         return set(self.snapshots())
 

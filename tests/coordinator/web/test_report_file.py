@@ -10,8 +10,8 @@ import pytest
 
 from echo2.coordinator.metrics.trouble_views import GuardView
 from echo2.coordinator.web import page, report_file
-from echo2.ledger.standing import minute
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import minute
 from tests.support import pictures
 from tests.support.run_folders import make_run, write_model
 from tests.support.site_visits import Drawn

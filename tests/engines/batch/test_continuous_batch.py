@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.batch import row_starts
 from echo2.engines.batch.row_limit import Memory, RowLimit
-from echo2.engines.direct import generate, generate_all
 from echo2.engines.engine import EngineError, Job, Sample
 from tests.support.table_engine import Table, job, table
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import LlamaConfig
 
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.engine import Engine, EngineError, Job, Sample
 from echo2.engines.llamacpp import backends
 from echo2.engines.llamacpp.engine import LlamaEngine, create

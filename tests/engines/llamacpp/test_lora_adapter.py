@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.engine import EngineError, Loaded
 from echo2.engines.llamacpp.engine import LlamaEngine, create
 from echo2.engines.transformers.engine import TransformersEngine

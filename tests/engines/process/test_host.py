@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from echo2.engines.direct import generate, generate_all
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.engine import SampledTurn
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess

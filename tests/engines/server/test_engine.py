@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import EngineError, EngineUnusable
 from echo2.engines.process.process import EngineProcess

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.engine import EngineError, EngineUnusable
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.versioned import LoadedVersion, VersionedEngine

@@ -21,12 +21,12 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from benchmarks.plays.direct import generate_all
 from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS, ContinuousBatch, OutOfMemory
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.devices import host_transfers
-from echo2.engines.direct import generate_all
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers import decoder as decoder_module

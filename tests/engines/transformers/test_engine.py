@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import torch
 
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.batch.request_batch import ProgramLost
-from echo2.engines.direct import generate, generate_all
 from echo2.engines.engine import GAP_MOST, EngineError, Job, NoMemory, Sample
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers import engine as transformers_engine

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from echo2.engines.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.engines.engine import EngineError, Job, Sample
 from echo2.engines.transformers import packed_linear
 from echo2.engines.transformers.engine import TransformersEngine

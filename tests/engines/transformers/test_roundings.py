@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.plays.direct import generate
 from echo2.coordinator.verification.mixed_machines import OTHER_KERNELS
-from echo2.engines.direct import generate
 from echo2.engines.engine import Dtype
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.transformers.roundings import (

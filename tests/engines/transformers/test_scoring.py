@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import torch
 
+from benchmarks.plays.direct import generate
 from echo2.engines.batch.request_batch import ProgramLost
-from echo2.engines.direct import generate
 from echo2.engines.engine import EngineError, GroupToScore, NoMemory, SampleScore
 from echo2.engines.transformers import scoring
 from echo2.engines.transformers.engine import TransformersEngine

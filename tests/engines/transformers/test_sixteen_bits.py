@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from echo2.engines.direct import generate, generate_all
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.engine import Dtype, EngineError, Job, LogitsNotFinite, Sample
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.tasks import tokenizer

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from echo2.engines.direct import generate
+from benchmarks.plays.direct import generate
 from echo2.engines.engine import GroupToScore, SampleScore
 from echo2.engines.transformers import tf32
 from echo2.engines.transformers.engine import TransformersEngine

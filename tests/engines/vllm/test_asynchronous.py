@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.vllm import resident_engine, tempered_rows
 from echo2.engines.vllm.engine import VllmEngine, create

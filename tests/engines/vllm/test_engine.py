@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from echo2.engines import direct
+from benchmarks.plays import direct
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import Dtype, Engine, EngineError, Job, Sample
 from echo2.engines.process.process import EngineProcess

@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.node import cli
-from echo2.node.control.command_server import CommandServer
 from echo2.node.control.owner_socket import ask_daemon
-from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TrustFailure, TryLater
+from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TrustFailure, TryLater, own_code
 from echo2.node.home import LEFT
 from echo2.protocol.sealed_asks import BadAsk
 from echo2.runtime.control_client import socket_path
+from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.exit_codes import Exit
 from tests.support.mounts import mounted
@@ -34,7 +34,7 @@ async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: P
         return {"heard": asked.get("word")}
 
     path = socket_path(tmp_path)
-    server = asyncio.ensure_future(CommandServer(path, {"echo": echo}).run())
+    server = asyncio.ensure_future(ControlSocket(path, {"echo": echo}, logger="node", own_code=own_code).run())
     while not path.exists() or stat.S_IMODE(path.stat().st_mode) != 0o600:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     ask = lambda **asked: asyncio.to_thread(lambda: ask_daemon(tmp_path, **asked))  # noqa: E731
@@ -67,7 +67,8 @@ async def test_a_verdict_is_shown_with_its_times_and_a_refusal_ends_with_a_code_
         answer = {"by": "appeal", "code": "ok", "reason": "", "at": 1_800_000_000_000}
         return {"lease": asked["lease"], "answers": [answer]}
 
-    server = asyncio.ensure_future(CommandServer(socket_path(tmp_path), {"verdict": verdict}).run())
+    control = ControlSocket(socket_path(tmp_path), {"verdict": verdict}, logger="node", own_code=own_code)
+    server = asyncio.ensure_future(control.run())
     while not socket_path(tmp_path).exists():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     said = lambda *words: asyncio.to_thread(CliRunner().invoke, cli.app, [*words, "--home", str(tmp_path)])  # noqa: E731
@@ -102,7 +103,8 @@ async def test_a_command_that_the_node_refuses_ends_with_the_code_of_the_fault(
     async def fail(asked: dict[str, object]) -> dict[str, object]:
         raise error
 
-    server = asyncio.ensure_future(CommandServer(socket_path(tmp_path), {"pause": fail}).run())
+    control = ControlSocket(socket_path(tmp_path), {"pause": fail}, logger="node", own_code=own_code)
+    server = asyncio.ensure_future(control.run())
     while not socket_path(tmp_path).exists():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     words = ["pause", "--gpu", "7", "--home", str(tmp_path)]

@@ -16,6 +16,7 @@ from echo2.tasks.check_probe import ask
 from echo2.tasks.gym import gym_task
 from echo2.tasks.gym.gym_task import GymTask, answer_in, mixture
 from echo2.tasks.plugins import PluginFault
+from tests.tasks.gym.sets_list import unlisted_task
 
 TEXT = ByteText()
 
@@ -140,7 +141,7 @@ def test_a_set_that_pays_for_anything_or_refuses_its_own_is_not_offered(name: st
 @pytest.mark.parametrize("name", ["circuit_logic", "tower_of_hanoi", "gcd", "course_schedule"])
 def test_the_check_of_rewards_says_so_of_the_library_itself(name: str) -> None:
     pytest.importorskip("reasoning_gym", reason="needs the extra gym")
-    task = gym_task.unlisted_task(name)
+    task = unlisted_task(name)
     sentences = list(pay_faults(lambda question: ask(task, question), 1_000_000, 200))
     assert [UNFAIR[name] in sentence for sentence in sentences] == ([True] if name in UNFAIR else [])
 

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 TEXT = FileTokenizer(char_tokenizer(), EOS)
-TASKSETS = ROOT / "tasks/verifiers/tasksets"
+TASKSETS = ROOT / "benchmarks/bridge/tasksets"
 REWRITING = """
 import verifiers.v1 as vf
 from verifiers.v1.types import UserMessage

@@ -1,7 +1,6 @@
 import math
 import random
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -131,13 +130,3 @@ def test_an_empty_prompt_is_refused() -> None:
     bad = TrainGroup(id=b"g", version=0, prompt=ids(), samples=[sample(chance), sample(chance)])
     with pytest.raises(BadBatch, match="prompt is empty"):
         rows(TrainBatch(step=1, groups=[bad]), "group")
-
-
-def test_rollouts_of_least_contrast_have_no_row_and_the_others_keep_their_advantages() -> None:
-    chance = random.Random(1)
-    samples = [sample(chance, reward=reward) for reward in (1.0, 0.0, 0.4, 0.5, 0.9, 0.1)]
-    one = TrainBatch(step=1, groups=[msgspec.structs.replace(group(chance, "one"), samples=samples)])
-    whole, half = rows(one, "mean"), rows(one, "mean", contrast=0.5)
-    (all_rows,), (kept,) = whole.groups, half.groups
-    assert [row.advantage for row in kept] == [all_rows[number].advantage for number in (0, 1, 4, 5)]
-    assert (whole.unselected, half.unselected, half.rollouts, half.masked) == (0, 2, 6, [])

@@ -15,7 +15,7 @@ def sample(length: int, last: int = 9) -> TrainSample:
 @pytest.mark.parametrize(("length", "share"), [(1, 0.0), (80, 0.0), (85, 0.25), (90, 0.5), (100, 1.0), (120, 1.0)])
 def test_the_penalty_grows_over_the_last_fifth_of_the_limit(length: int, share: float) -> None:
     assert overlong(length, 100) == pytest.approx(share)
-    assert CutRule("penalised", 0.5, limit=100).reward(sample(length)) == pytest.approx(1 - share / 2)
+    assert CutRule("penalised", limit=100).reward(sample(length)) == pytest.approx(1 - share)
 
 
 def test_only_masked_rollouts_lose_their_loss_and_only_penalised_ones_reward() -> None:

@@ -55,8 +55,10 @@ def test_the_entries_on_disk_are_pinned(repository: Path, tmp_path: Path) -> Non
     assert journal.behind(tmp_path, state(2), print) == [entry(3)]
 
 
-@pytest.mark.parametrize("earlier", ["without_contrast", "without_temperature"])
-def test_an_entry_that_lacks_a_setting_of_today_has_its_default(earlier: str, repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("earlier", ["without_temperature", "with_contrast"])
+def test_an_entry_with_other_settings_has_the_defaults_of_those_that_it_lacks(
+    earlier: str, repository: Path, tmp_path: Path
+) -> None:
     vector = json.loads((repository / "tests/vectors/learner_journal.json").read_text())
     (tmp_path / vector["name"]).write_bytes(bytes.fromhex(vector[earlier]))
     assert journal.behind(tmp_path, state(2), print) == [entry(3)]

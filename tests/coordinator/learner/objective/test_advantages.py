@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from echo2.coordinator.learner.objective.advantages import compute, contrasting, signal_of
+from echo2.coordinator.learner.objective.advantages import compute, signal_of
 
 
 def test_group_normalised_advantages_are_centred_and_divided_by_the_sample_deviation() -> None:
@@ -50,17 +50,3 @@ def test_the_signal_of_rewards_0_and_1_is_twice_the_root_of_p_times_1_minus_p() 
     assert signal_of([10.0, 20.0, 30.0]) == pytest.approx(signal_of([0.1, 0.2, 0.3])), "it has no unit"
     for nothing in ([], [1.0], [0.3] * 4, [math.nan, 1.0], [math.inf, 1.0]):
         assert signal_of(nothing) == 0.0
-
-
-def test_contrast_keeps_pairs_from_both_ends() -> None:
-    values = [0.1, -2.0, 1.5, 0.0, -0.1, 0.9]
-    assert contrasting(values, 0.3) == {1, 2}
-    assert contrasting(values, 0.5) == {1, 2, 4, 5}
-    assert contrasting(values, 0.9) == contrasting(values, 1.0) == set(range(6))
-
-
-def test_contrast_keeps_at_least_a_pair_and_equal_advantages_have_an_order() -> None:
-    assert contrasting([1.0, -1.0], 0.01) == {0, 1}
-    assert contrasting([2.0, -0.5, -0.5, -0.5, -0.5], 0.2) == {0, 1}
-    assert contrasting([3.0, 0.0, -3.0], 1.0) == {0, 1, 2}
-    assert contrasting([], 0.5) == set()

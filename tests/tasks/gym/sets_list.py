@@ -1,4 +1,4 @@
-"""Make sets.json, the list of reasoning-gym's sets that pass: `python -m echo2.tasks.gym.sets_list [NAME ...]`.
+"""Make sets.json, the list of reasoning-gym's sets that pass: `python -m tests.tasks.gym.sets_list [NAME ...]`.
 
 A set passes if it passes the kit (tasks/check.py). Without names all sets of the installed version are tried, which
 takes hours on one core; with names those alone, and the others keep their rows. The list is written after each set.
@@ -15,10 +15,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2.tasks.check import Extent, check
-from echo2.tasks.gym.gym_task import LIBRARY, SETS
+from echo2.tasks.gym.gym_task import LIBRARY, SETS, GymTask
 from echo2.tasks.plugins import GROUP
+from tests.support.paths import ROOT
 
 FAMILY: Final = "gym-unlisted"
+
+
+def unlisted_task(name: str) -> GymTask:
+    """Return the task of one set, on the list or not."""
+    import reasoning_gym
+
+    def make(one: str, seed: int) -> Any:
+        return reasoning_gym.create_dataset(one, seed=seed, size=1)
+
+    return GymTask(f"{FAMILY}:{name}", {name: 1}, make)
 
 
 @contextmanager
@@ -29,8 +40,9 @@ def _sets_opened() -> Iterator[None]:
         information = Path(folder) / "echo2_sets-1.0.dist-info"
         information.mkdir()
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: echo2-sets\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text(f"[{GROUP}]\n{FAMILY} = echo2.tasks.gym.gym_task:unlisted_task\n")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
+        maker = "tests.tasks.gym.sets_list:unlisted_task"
+        (information / "entry_points.txt").write_text(f"[{GROUP}]\n{FAMILY} = {maker}\n")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, str(ROOT), before]))
         try:
             yield
         finally:
@@ -49,7 +61,7 @@ def main() -> None:
     """Try sets and write the list."""
     from reasoning_gym.factory import DATASETS
 
-    parser = argparse.ArgumentParser(prog="python -m echo2.tasks.gym.sets_list", description="Make the list of sets.")
+    parser = argparse.ArgumentParser(prog="python -m tests.tasks.gym.sets_list", description="Make the list of sets.")
     parser.add_argument("names", nargs="*", help="sets to try; none: all")
     parser.add_argument("--prompts", type=int, default=24, help="most prompts of each split")
     parser.add_argument("--seconds", type=float, default=5.0, help="most time of a prompt or a score")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.engines.direct import generate, generate_all
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.engine import EngineError, Job
 from tests.support.bigram import BigramEngine, random_table, write_table
 

@@ -1,4 +1,4 @@
-"""Make the table of Leduc's approximate equilibrium: `python -m echo2.tasks.poker.leduc_solver` (extra `poker`; 20 s).
+"""Make the table of Leduc's approximate equilibrium: `python -m tests.tasks.poker.leduc_solver` (extra `poker`; 20 s).
 
 CFR+ of OpenSpiel (Tammelin, arXiv 1407.5042), `ROUNDS` rounds, the averaged policy, rounded.
 """
