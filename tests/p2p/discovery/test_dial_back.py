@@ -17,6 +17,7 @@ from echo2.p2p.discovery.dial_back import (
 )
 from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.errors import Busy, Unreachable
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import tcp
 from echo2.p2p.wire_types import decode, encode
 from tests.support.clock import run_fake
@@ -32,6 +33,9 @@ class Seen:
 
     def remote(self, peer: str) -> str | None:
         return self.address
+
+    def origin(self, peer: str) -> Origin:
+        return Origin(peer, peer)
 
 
 async def answer(address: str | None, *ports: int) -> ReachableResponse:
