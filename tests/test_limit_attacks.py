@@ -1,7 +1,6 @@
-"""Every limit of docs/reference/limits.md under an attack: an attacker that stops halfway takes nothing that a party with
-accepted work needs, and gives it back.
+"""Every limit of docs/reference/limits.md under an attack.
 
-A row of the table without an attack fails here, and so does one whose attack takes nothing."""
+An attacker that stops halfway takes nothing that a party with accepted work needs, and all that it took is back. A row of the table without an attack fails here, and so does one whose attack takes nothing."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from echo2.coordinator.accounts import ledger_service, ledger_tiles
 from echo2.coordinator.epochs import free_places, presence
 from echo2.coordinator.leases import expiry_budgets, open_lease_limit, retry_times
-from echo2.coordinator.nodes import node_registry
+from echo2.coordinator.nodes import node_registry, sightings
 from echo2.coordinator.payouts import payee_requests
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run import former_identity
@@ -157,6 +157,9 @@ LIMITS: Final = (
           "keys with groups are not counted",
           f"the one seen longest ago gives way; {node_registry.UNPROVEN_ROW_MS // 86_400_000} days",
           "`coordinator/nodes/node_registry.py`"),
+    Limit("nodes that are remembered in memory", f"{_count(sightings.MOST_WORKED)} with accepted work, "
+          f"{_count(sightings.MOST_OTHERS)} others", "coordinator", "each kind has its own",
+          "the one seen longest ago gives way", "`coordinator/nodes/sightings.py`"),
     Limit("peers that a newcomer is told of", _count(node_registry.MOST_NAMED_PEERS),
           f"answer; {node_registry.PER_SUBNET} of one subnet", "half", "at each hello",
           "`coordinator/nodes/node_registry.py`"),

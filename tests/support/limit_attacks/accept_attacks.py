@@ -77,7 +77,8 @@ class Entrance:
 
     def accept(self, ip: str) -> TrioTCPStream:
         """Accept a connection from `ip`; return the other end."""
-        near, far = (TrioTCPStream(trio.SocketStream(trio.socket.from_stdlib_socket(end))) for end in socket.socketpair())
+        ends = [trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair()]
+        near, far = map(TrioTCPStream, ends)
         set_source(far, (ip, 5000))
         self.nursery.start_soon(self.gate.serve, far, Multiaddr("/ip4/127.0.0.1/tcp/1"))
         return near

@@ -1,4 +1,4 @@
-"""Attacks on relays, hole punches, dial-backs and dials: the product's handlers on stand-in streams, on a fake clock."""
+"""Attacks on relays, hole punches, dial-backs and dials: the product's handlers on stand-in streams, on fake time."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

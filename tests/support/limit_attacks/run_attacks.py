@@ -18,6 +18,7 @@ from echo2.coordinator.leases.expiry_budgets import EXPIRY_PAUSE_MS, FREE_OF_PAR
 from echo2.coordinator.leases.open_lease_limit import most_open
 from echo2.coordinator.leases.retry_times import RetryTimes
 from echo2.coordinator.nodes import node_registry
+from echo2.coordinator.nodes.sightings import MOST_OTHERS, Sightings
 from echo2.coordinator.publishing.foreign_heads import ASK_EVERY, HEAD_ANSWER_SECONDS, MOST_WAITING_CLAIMS, ForeignHeads
 from echo2.coordinator.submissions import response_log
 from echo2.coordinator.submissions.request_priority import BURST_REQUESTS, SOONEST_RETRY_MS, AdmissionQueue
@@ -257,6 +258,15 @@ def keys_without_groups(folder: Path, seconds: float) -> Taken:
             registry.register(key("eve", number), HELLO, None, T0 + 1 + number)
         kept = world.group_service.database.value("SELECT count(*) FROM nodes WHERE groups = 0")
         return Taken(most, 3 * most, kept, lacking(registry.here_since(ALICE) is not None, "its row"))
+
+
+def remembered_nodes(folder: Path, seconds: float) -> Taken:
+    """Be seen with more keys without work than are remembered."""
+    seen, offered = Sightings(), 2 * MOST_OTHERS
+    seen.meet(ALICE, 0, worked=True)
+    for number in range(offered):
+        seen.meet(key("eve", number), 1, worked=False)
+    return Taken(MOST_OTHERS, offered, len(seen) - 1, lacking(seen.find(ALICE) is not None, "its sighting"))
 
 
 def named_peers(folder: Path, seconds: float) -> Taken:

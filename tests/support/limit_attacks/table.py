@@ -99,12 +99,13 @@ _ATTACKS: Final[Mapping[str, Mapping[str, Attack]]] = {
         ),
     },
     "lease requests that wait": {
-        "coordinator": Attack(run_attacks.retries, 600.0, "the wait is the attacker's own, and its place passes with it"),
+        "coordinator": Attack(run_attacks.retries, 600.0, "the wait is the attacker's own, and passes"),
     },
     "tokens of refused groups": {
         "party": Attack(run_attacks.refused_tokens, 2 * DAY / 1000, "a verdict can be run again for a day"),
     },
     "keys without groups": {"coordinator": store(run_attacks.keys_without_groups)},
+    "nodes that are remembered": {"coordinator": store(run_attacks.remembered_nodes)},
     "peers that a newcomer": {"answer": store(run_attacks.named_peers)},
     "open leases of a known key": {"key": Attack(run_attacks.leases_of_a_known_key)},
     "groups that wait": {"coordinator": store(run_attacks.decoded_groups)},
