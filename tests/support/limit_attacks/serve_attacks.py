@@ -82,7 +82,7 @@ async def half_clients(port: int, ips: list[str], request: bytes, *, encrypted: 
     """Connect from these addresses in rotation, and stop after each so many bytes of the handshake and the request."""
     opened, context = list[Any](), tls()
     cuts = [(False, first_flight()[:at]) for at in range(0, len(first_flight()), 8 * STEP)] if encrypted else []
-    cuts += [(encrypted, request[:at]) for at in range(0, len(request), STEP if len(request) < 200 else 5 * STEP)]
+    cuts += [(encrypted, request[:at]) for at in range(0, len(request), 5 * STEP if encrypted else 2)]
     for number, (within_tls, part) in enumerate(cuts):
         one = connected(port, ips[number % len(ips)])
         opened.append(one)
@@ -93,7 +93,8 @@ async def half_clients(port: int, ips: list[str], request: bytes, *, encrypted: 
                     writer.write(part)
                     opened.append(writer)
         elif part:
-            one.send(part)
+            with suppress(OSError):  # it was refused, or has given way
+                one.send(part)
     try:
         yield
     finally:

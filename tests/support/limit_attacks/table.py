@@ -63,15 +63,15 @@ _ATTACKS: Final[Mapping[str, Mapping[str, Attack]]] = {
     "requests over libp2p": {"peer": Attack(streams.requests)},
     "lease requests while": {"coordinator": Attack(run_attacks.unanswered_requests)},
     "connections over HTTPS": {
-        "coordinator": Attack(serve_attacks.over_https(serve_attacks.https_strangers, MANY, connections=40)),
-        "household": Attack(serve_attacks.over_https(serve_attacks.https_household, ONE_SUBNET, per_visitor=20)),
+        "coordinator": Attack(serve_attacks.over_https(serve_attacks.https_strangers, MANY, connections=20)),
+        "household": Attack(serve_attacks.over_https(serve_attacks.https_household, ONE_SUBNET, per_visitor=10)),
     },
     "requests over HTTPS": {
         "household": Attack(serve_attacks.request_rate(lambda parties: HttpsLimits(parties=parties))),
     },
     "connections to the page": {
-        "page": Attack(serve_attacks.at_page(serve_attacks.page_strangers, MANY, connections=3)),
-        "public household": Attack(serve_attacks.at_page(serve_attacks.page_household, ONE_SUBNET, per_visitor=2)),
+        "page": Attack(serve_attacks.at_page(serve_attacks.page_strangers, MANY, connections=8)),
+        "public household": Attack(serve_attacks.at_page(serve_attacks.page_household, ONE_SUBNET, per_visitor=5)),
     },
     "requests to the page": {
         "public household": Attack(serve_attacks.request_rate(lambda parties: WebLimits(parties=parties))),
