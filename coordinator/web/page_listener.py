@@ -325,6 +325,9 @@ class Listener:
             if request.body_exists:
                 error.force_close()
             raise
+        except ConnectionError:
+            client.cut()  # what it does not receive would keep it open
+            raise
         finally:
             self.connections.on_answer(client, self._clock())
             client.on_answer()

@@ -68,6 +68,7 @@ class Entrance:
         self.transport = LibP2PTransport(generate_key(), [], limits=limits)
         self.dialler = LibP2PTransport(generate_key(), [])
         self.gate = self.transport.connections
+        self._ends: list[TrioTCPStream] = []
 
     async def start(self) -> None:
         server = Peer(self.transport, seed=0)
@@ -80,8 +81,19 @@ class Entrance:
         ends = [trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair()]
         near, far = map(TrioTCPStream, ends)
         set_source(far, (ip, 5000))
-        self.nursery.start_soon(self.gate.serve, far, Multiaddr("/ip4/127.0.0.1/tcp/1"))
+        self._ends += near, far
+        self.nursery.start_soon(self._serve, far)
         return near
+
+    async def _serve(self, far: TrioTCPStream) -> None:
+        """Serve a connection as a listener does."""
+        await self.gate.serve(far, Multiaddr("/ip4/127.0.0.1/tcp/1"))
+        await far.close()
+
+    def close(self) -> None:
+        """Close all that is open."""
+        for end in self._ends:
+            end.stream.socket.close()
 
     async def shake_hands(self, ip: str, left: int) -> int:
         """Begin a handshake of which the first `left` bytes arrive; return how many did, once it is complete."""
@@ -138,6 +150,7 @@ def at_entrance(
             await trio.sleep_until(stopped + seconds + SLACK)
             taken.append(Taken(before, during, measure(entrance.gate), refused))
             nursery.cancel_scope.cancel()
+        entrance.close()
 
     on_fake_time(main)
     return taken[0]

@@ -132,12 +132,12 @@ def slots(measure: Measure, parties: list[str]) -> Callable[[Path, float], Taken
             return LARGE
 
         door.serve("remake", large)
-        attackers = [await door.connect(ip) for ip in parties]
-        for attacker in attackers:
-            await stop_halfway(attacker, 40)
+        for ip in parties:
+            await stop_halfway(await door.connect(ip), 40)
         await trio.testing.wait_all_tasks_blocked()
         refused = lacking(not door.server._slots._in_use.total(), "a slot that half a request has")
-        for attacker in attackers:
+        for ip in parties:
+            attacker = await door.connect(ip)
             for _ in range(PER_PARTY):
                 await (await attacker.open()).write(request_bytes("remake", b""))
         return refused
