@@ -1,14 +1,16 @@
 """Every limit of docs/reference/limits.md under an attack.
 
-An attacker that stops halfway takes nothing that a party with accepted work needs, and all that it took is back. A row of the table without an attack fails here, and so does one whose attack takes nothing."""
+An attacker that stops halfway takes nothing that a party with accepted work needs, and all that it took is back. A row
+of the table without an attack fails here, and so does one whose attack takes nothing.
+"""
 
 from pathlib import Path
 
 import pytest
 
+from echo2.p2p.https.client_limits import ClientConnections
 from echo2.p2p.limits.connection_places import ConnectionAdmission
 from echo2.p2p.limits.least_rate import RATE_SECONDS
-from echo2.p2p.limits.relay_quota import RelayTable
 from echo2.p2p.limits.request_slots import RequestSlots
 from echo2.p2p.limits.shares import Shares
 from tests.docs.limit_table import LIMITS
@@ -23,6 +25,7 @@ def test_each_limit_has_an_attack_and_each_attack_a_limit() -> None:
 
 
 @pytest.mark.parametrize("row", ATTACKS)
+@pytest.mark.slow_for("streams that others opened, party", "requests over libp2p, peer; a party has 2 times that")
 def test_an_attacker_takes_nothing_that_a_proven_party_needs_and_all_is_back(row: str, tmp_path: Path) -> None:
     attack = ATTACKS[row]
     assert attack is not None
@@ -38,12 +41,13 @@ BROKEN = {
     "streams that others opened, coordinator": (Shares, "leave"),
     "whole requests at work, entrance and class": (RequestSlots, "_count"),
     "handshakes under way, coordinator": (ConnectionAdmission, "on_connection_end"),
-    "relayed circuits, relay": (RelayTable, "on_end"),
+    "connections over HTTPS, coordinator": (ClientConnections, "remove"),
 }
 """Row -> the part of the product that gives it back."""
 
 
 @pytest.mark.parametrize("row", BROKEN)
+@pytest.mark.filterwarnings("ignore")
 def test_a_limit_that_is_not_given_back_is_noticed(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, name = BROKEN[row]
     monkeypatch.setattr(kind, name, lambda *args: 0)

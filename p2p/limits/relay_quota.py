@@ -109,8 +109,9 @@ class RelayTable:
         if self._of_source[source] >= self.limits.per_peer:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "this peer has too many circuits")
         self._of_source[source] += 1
-        circuit, party = Circuit(self, source, target, now), self._party(source, ip)
-        origin = Origin(source, party, not self._parties.known.isdisjoint((source, party)))
+        circuit, known = Circuit(self, source, target, now), self._parties.known
+        party = source if source in known else self._party(source, ip)
+        origin = Origin(source, party, party in known)
         self._occupy(self._circuits, self.limits.circuits, circuit, origin)
         if circuit.is_open:
             most = self.limits.per_target

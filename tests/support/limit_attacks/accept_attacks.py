@@ -239,4 +239,3 @@ def former_identity(folder: Path, seconds: float) -> Taken:
     for name in taken:
         places.on_connection_end(name)
     return Taken(0, during, len(places._open), refused)
-

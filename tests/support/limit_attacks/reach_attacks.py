@@ -319,4 +319,3 @@ def bans(folder: Path, seconds: float) -> Taken:
     for number in range(2 * MOST_BANS):
         table.ban(f"eve {number}", 0.0)
     return Taken(MOST_BANS, 2 * MOST_BANS, len(table._bans), lacking(not table.is_banned("node", 0.0), "being heard"))
-

@@ -410,4 +410,3 @@ def open_files(folder: Path, seconds: float) -> Taken:
     most, wanted = 1_024 - descriptors.RESERVED_DESCRIPTORS, (1_024, 1_024, 256)
     fitted = descriptors.fit_connections(1_024, *wanted)
     return Taken(most, sum(wanted), sum(fitted), lacking(all(fitted), "a connection of each kind"))
-

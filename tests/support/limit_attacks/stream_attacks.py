@@ -99,7 +99,7 @@ def streams_of_a_party(folder: Path, seconds: float) -> Taken:
 
     async def begin(door: Door) -> list[str]:
         for _ in range(3):
-            await stop_halfway(await door.connect(SUBNETS[0]), 200)
+            await stop_halfway(await door.connect(SUBNETS[0]), 180)
         return []
 
     return on_door(lambda door: door.gate.streams._of_party["8.8.0.0/24"], begin, seconds)
@@ -239,6 +239,7 @@ def chunk_streams(folder: Path, seconds: float) -> Taken:
     """Open more chunk streams of one peer than it may, and send no first message."""
     taken: list[Taken] = []
     manifest = payload_file(folder / "payload", 300_000)
+
     async def main() -> None:
         network = MemoryNetwork(1)
         network.origins["eve"] = Origin("eve", "8.8.0.0/24")

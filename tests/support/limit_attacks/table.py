@@ -13,8 +13,6 @@ from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.limits.dial_backoff import FAILURE_EACH
 from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.relay_quota import RelayLimits
-from echo2.p2p.limits.shares import STREAMS_PER_PARTY
-from echo2.p2p.limits.subnets import ASKS_RATE, PARTY
 from echo2.p2p.transport import TRANSPORT_SILENCE_SECONDS
 from echo2.runtime.units import DAY
 from tests.docs.limit_table import LIMITS
@@ -48,8 +46,8 @@ _ATTACKS: Final[Mapping[str, Mapping[str, Attack]]] = {
     "streams that others opened": {
         "coordinator": Attack(streams.streams_of_all),
         "party": Attack(
-            streams.streams_of_a_party, RATE_SECONDS + STREAMS_PER_PARTY / (PARTY * ASKS_RATE),
-            "requests beyond the rate of a party are delayed first",
+            streams.streams_of_a_party, 2 * RATE_SECONDS,
+            "requests beyond the rate of a party are delayed first, and answers to resets are bytes that come",
         ),
     },
     "chunk streams": {
