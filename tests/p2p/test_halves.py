@@ -128,9 +128,9 @@ def test_unfinished_bytes_of_strangers_are_bounded_and_the_party_with_most_gives
 
     async def main(door: Door) -> None:
         async def hold(caller: Caller) -> None:
-            for size in (600_000, 400_000, 200_000):  # one of them finds room
+            for nbytes in (600_000, 400_000, 200_000):  # one of them finds room
                 with suppress(MuxedStreamReset):
-                    await (await caller.open()).write(request_bytes("submit", bytes(size))[:-1])
+                    await (await caller.open()).write(request_bytes("submit", bytes(nbytes))[:-1])
                     await trio.sleep(1)
 
         for ip in SUBNETS:

@@ -20,7 +20,6 @@ from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.peer import rpc
 from tests.support.muxed_pairs import on_fake_time, session
 
-
 METHODS = {
     "submit": "submit", "receipts": "verdicts", "hello": "hello", "lease": "lease", "step": "step", "waiting": "plan",
     "gossip": "gossip", "other": "documents",
