@@ -3,8 +3,8 @@
 1. The peer dials only the address that the request's own connection comes from, so the method cannot be used to probe
    third parties. A request through a relay has no such address and gets no verdict.
 2. At most `PORTS` ports are tried per request, none below 1024 but 443, each for `DIAL_BACK_SECONDS` seconds. At most
-   `AT_ONCE` attempts run at a time, over all requests, a quarter of them for parties with accepted work. One request per
-   `DIAL_BACK_PAUSE_SECONDS` seconds is handled per public subnet, or per private address.
+   `AT_ONCE` attempts run at a time, over all requests, a quarter of them for parties with accepted work. Per public
+   subnet, or per private address, one request per `DIAL_BACK_PAUSE_SECONDS` seconds is handled.
 3. A request beyond these limits is refused as busy, since a waiting one would occupy a request slot.
 4. A port that accepts a connection counts as open. The handshake of a later dial authenticates the peer behind it.
 """
