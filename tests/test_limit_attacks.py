@@ -48,6 +48,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("row", BROKEN)
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow_but("whole requests at work, entrance and class")
 def test_a_limit_that_is_not_given_back_is_noticed(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, name = BROKEN[row]
     monkeypatch.setattr(kind, name, lambda *args: 0)
