@@ -150,7 +150,8 @@ async def serve(run: Run) -> None:
                 lambda before, config: _change_rates((uplink, downlink, relayed), _rates(config))
             )
             if former is not None:
-                coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
+                answering = partial(answer_as, former, run, coordinator.newest_head, coordinator.now, limits.parties)
+                coordinator.beside.append(answering)
             coordinator.beside.append(garbage.run)
             try:
                 async with _page_served(coordinator, run, web_limits, faults):

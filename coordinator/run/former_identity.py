@@ -8,7 +8,7 @@ Rules
 3. Its key proves nothing: a thief of it can answer in its place, and cannot sign a Head.
 4. It has few connections of its own, `MOST_FORMER_CONNECTIONS` by each route. They are taken off the process's
    descriptors before the others are fitted to these (serving.py), so a crowd here costs the run nothing for its 30
-   days.
+   days. The run's nodes have their reserve of them.
 """
 
 import asyncio
@@ -100,12 +100,13 @@ def former_of(run: Run, now: int, secret: str | None) -> Former | None:
     return Former(key, former.until)
 
 
-async def answer_as(former: Former, run: Run, newest: Callable[[], bytes | None], now: Callable[[], int]) -> None:
-    """Answer over libp2p and HTTPS until the identity's time is over (rule 1). A port that is taken ends this part
-    alone."""
+async def answer_as(
+    former: Former, run: Run, newest: Callable[[], bytes | None], now: Callable[[], int], parties: Parties
+) -> None:
+    """Answer over libp2p and HTTPS until the identity's time is over (rule 1). `parties`: the run's. A port that is
+    taken ends this part alone."""
     from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 
-    parties = Parties(proxies=run.config.network.trusted_proxies)
     peer = ThreadedPeer(
         former.key,
         listenable(run.config.network.former_listen),

@@ -5,7 +5,8 @@ Rules
    counted; the log names it at a limited rate.
 2. A shortage of descriptors stops nothing: accepting is tried again after `_ACCEPT_RETRY_SECONDS` seconds.
 3. A request has a head of at most `head` bytes and no body. A connection that sends more between two requests is
-   closed.
+   closed, and so is one whose head is not whole `RATE_SECONDS` after its first byte; after the connection's start, the
+   first head.
 4. A trusted proxy says for whom it connects: by a PROXY header, or by X-Forwarded-For, which counts for the page alone.
    From any other address a PROXY header ends the connection, and X-Forwarded-For is not read.
 5. A request that is no HTTP is answered 400 and not logged, nor is an answer whose visitor leaves, so that no visitor
@@ -31,6 +32,7 @@ from aiohttp.web_protocol import RequestHandler
 from echo2.p2p.errors import Malformed
 from echo2.p2p.https.client_limits import ClientConnections, ClientLimits
 from echo2.p2p.limits.connection_places import ConnectionRefused
+from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.proxy_header import begins_header, may_begin_header, parse, unnamed_proxy
 from echo2.p2p.limits.subnets import RefusalCounter
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
@@ -71,7 +73,8 @@ class WebLimits(ClientLimits):
 class PageConnection(asyncio.Protocol):
     """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `begun`: handler of
     the first bytes, which returns those that are the client's, or None while it needs more. `lost`: called when the
-    connection has ended. `receiving`: called with whether its client is to receive a part of an answer."""
+    connection has ended. `receiving`: called with whether its client is to receive a part of an answer. `clock`:
+    monotonic seconds."""
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class PageConnection(asyncio.Protocol):
         begun: Callable[["PageConnection", bytes], bytes | None],
         lost: Callable[["PageConnection"], None],
         receiving: Callable[["PageConnection", bool], None],
+        clock: Callable[[], float],
     ) -> None:
         self._inner = inner
         self._most = most
@@ -89,6 +93,7 @@ class PageConnection(asyncio.Protocol):
         self._lost, self._receiving = lost, receiving
         self.ip, self.party = ip, ""
         self.unread = 0
+        self._clock, self._began, self._busy = clock, clock(), False
         self._aborted = False
         self._transport: asyncio.Transport | None = None
 
@@ -105,11 +110,25 @@ class PageConnection(asyncio.Protocol):
             if (rest := self._begun(self, self._first)) is None:
                 return
             data, self._first, self._begun = rest, b"", None
+        if not (self.unread or self._busy):
+            self._began = min(self._began, self._clock())
         self.unread += len(data)
         if self.unread > self._most:
             self.cut()
         else:
             self._inner.data_received(data)
+
+    def on_request(self) -> None:
+        """Note that the head of a request is whole."""
+        self.unread, self._began, self._busy = 0, math.inf, True
+
+    def on_answer(self) -> None:
+        """Note that a request is answered; the next one may have begun to come."""
+        self._began, self._busy = self._clock() if self.unread else math.inf, False
+
+    def is_late(self, now: float) -> bool:
+        """Tell whether a head is not whole in time, by the next sweep (rule 3)."""
+        return now - self._began > RATE_SECONDS - _SWEEP_SECONDS
 
     def eof_received(self) -> None:
         self._inner.eof_received()
@@ -231,8 +250,9 @@ class Listener:
         server = self._runner.server
         assert server is not None
         client = PageConnection(
-            server(), ip, self._limits.head, self._take_source, self.connections.remove, self._note_receiving
-        )
+            server(), ip, self._limits.head, self._take_source, self.connections.remove, self._note_receiving,
+            self._clock,
+        )  # fmt: skip
         self._count(client)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: client, connection)
@@ -280,7 +300,9 @@ class Listener:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            for client in self.connections.overdue(self._clock()):
+            now = self._clock()
+            late = [one for one in self.connections.waiting if isinstance(one, PageConnection) and one.is_late(now)]
+            for client in (*self.connections.overdue(now), *late):
                 if isinstance(client, PageConnection):
                     client.cut()
 
@@ -291,7 +313,7 @@ class Listener:
         client = _connection_of(request)
         if client is None:
             return await handler(request)
-        client.unread = 0
+        client.on_request()
         parties = self._limits.parties
         ip = parties.proxies.client_of(client.ip, request.headers.getall("X-Forwarded-For", ()))
         party = parties.at(ip)
@@ -307,8 +329,12 @@ class Listener:
             if request.body_exists:
                 error.force_close()
             raise
+        except ConnectionError:
+            client.cut()  # what it does not receive would keep it open
+            raise
         finally:
             self.connections.on_answer(client, self._clock())
+            client.on_answer()
         if request.body_exists:
             answer.force_close()
         return answer

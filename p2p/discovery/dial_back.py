@@ -3,8 +3,8 @@
 1. The peer dials only the address that the request's own connection comes from, so the method cannot be used to probe
    third parties. A request through a relay has no such address and gets no verdict.
 2. At most `PORTS` ports are tried per request, none below 1024 but 443, each for `DIAL_BACK_SECONDS` seconds. At most
-   `AT_ONCE` attempts run at a time, over all requests. One request per `DIAL_BACK_PAUSE_SECONDS` seconds is handled per
-   public subnet, or per private address.
+   `AT_ONCE` attempts run at a time, over all requests, a quarter of them for parties with accepted work. Per public
+   subnet, or per private address, one request per `DIAL_BACK_PAUSE_SECONDS` seconds is handled.
 3. A request beyond these limits is refused as busy, since a waiting one would occupy a request slot.
 4. A port that accepts a connection counts as open. The handshake of a later dial authenticates the peer behind it.
 """
@@ -44,7 +44,8 @@ class DialBack:
         if ip is None:
             return encode(ReachableResponse())
         tried = {port for port in ports if is_open_port(port)}
-        if self._attempts + len(tried) > AT_ONCE:
+        known = self._transport.origin(peer).is_known
+        if self._attempts + len(tried) > (AT_ONCE if known else AT_ONCE - AT_ONCE // 4):
             raise Busy("too many ports are being tried")
         if self._requests.admit(subnet_of(ip) or ip, anyio.current_time()) > 0:
             raise Busy(f"one request per {DIAL_BACK_PAUSE_SECONDS:g} s is answered")

@@ -12,12 +12,15 @@ The wire is the specification's (/libp2p/dcutr). The peer that was dialled throu
    seconds, so that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.
 5. A CONNECT cannot be used to amplify dials. Only IP and TCP addresses that a peer record may contain
    (p2p/discovery/peer_records.py) are dialled, at most `PER_SUBNET` per public subnet.
-6. One upgrade runs at a time per peer, `PUNCHES` in all. Rounds are limited to `PUNCH_BURST` per peer and `BURST`
-   in all, then one per `PUNCH_EACH` and per `EACH` seconds.
+6. One upgrade runs at a time per peer. Rounds are limited to `PUNCH_BURST` per peer and `BURST` in all, then one per
+   `PUNCH_EACH` and per `EACH` seconds. `PUNCHES` peers are dialled at a time: a place is taken once all messages of a
+   round have come, which they must within `RATE_SECONDS`. A quarter of the places is for parties with accepted work,
+   and the limit on all rounds is one of its own for these.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -32,6 +35,8 @@ from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.guard import log
 from echo2.p2p.libp2p.circuit import RelayClient, receive, send
+from echo2.p2p.limits.least_rate import RATE_SECONDS
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES
 from echo2.p2p.limits.token_bucket import TokenBucket, TokenBuckets
@@ -54,18 +59,23 @@ DIAL_SETTLE_SECONDS = 1.0
 class HolePuncher:
     """Upgrades relayed connections of one host to direct ones."""
 
-    def __init__(self, host: IHost, relay_client: RelayClient) -> None:
+    def __init__(self, host: IHost, relay_client: RelayClient, origin: Callable[[str], Origin]) -> None:
+        """`origin`: returns a peer's origin."""
         self._host = host
         self._relay_client = relay_client
+        self._origin = origin
         self._busy: set[ID] = set()
+        self._dialled = Counter[bool]()
+        """Peers that are dialled now, by whether they have accepted work."""
         self._by_peer = TokenBuckets(1 / PUNCH_EACH, PUNCH_BURST)
-        self._all = TokenBucket(1 / EACH, BURST)
+        self._all = {known: TokenBucket(1 / EACH, BURST) for known in (True, False)}
+        """Rounds with all peers, by whether these have accepted work."""
         host.set_stream_handler(PROTOCOL, self._follow)
 
     async def upgrade(self, peer: str) -> bool:
         """Try to replace an inbound relayed connection; return whether there is a direct one now. Never raises."""
         target = ID.from_string(peer)
-        if target in self._busy or len(self._busy) >= PUNCHES:
+        if target in self._busy:
             return False
         self._busy.add(target)
         try:
@@ -100,14 +110,14 @@ class HolePuncher:
     async def _follow(self, stream: INetStream) -> None:
         """Follow one round that the other peer leads."""
         peer = stream.muxed_conn.peer_id
-        if peer in self._busy or len(self._busy) >= PUNCHES:
-            raise Unreachable(f"no upgrade with {peer} now: too many are under way")
+        if peer in self._busy:
+            raise Unreachable(f"no upgrade with {peer} now: one is under way")
         self.charge_round(peer)
         self._busy.add(peer)
         try:
-            asked = await receive(stream, HolePunch)
-            await send(stream, self._connect())
-            with trio.fail_after(ADDRESSES * DIAL_TIMEOUT):
+            with trio.fail_after(RATE_SECONDS):
+                asked = await receive(stream, HolePunch)
+                await send(stream, self._connect())
                 while (await receive(stream, HolePunch)).type != HolePunch.SYNC:
                     pass
             await self._dial(peer, usable(asked, str(peer)))
@@ -117,18 +127,32 @@ class HolePuncher:
 
     def charge_round(self, peer: ID) -> None:
         """Charge a round to the limits of rule 6. Raises `Unreachable` if one is reached."""
-        now = trio.current_time()
-        if max(self._by_peer.delay(str(peer), now), self._all.delay(1, now)) > 0:
+        now, of_all = trio.current_time(), self._all[self._origin(str(peer)).is_known]
+        if max(self._by_peer.delay(str(peer), now), of_all.delay(1, now)) > 0:
             raise Unreachable(f"no upgrade with {peer} now: the limit on rounds is reached")
         self._by_peer.consume(str(peer), now)
-        self._all.consume(1, now)
+        of_all.consume(1, now)
+
+    @contextmanager
+    def _place(self, peer: ID) -> Iterator[None]:
+        """Occupy a place while a peer is dialled (rule 6). Raises `Unreachable`."""
+        known = self._origin(str(peer)).is_known
+        crowded = not known and self._dialled[False] >= PUNCHES - PUNCHES // 4
+        if crowded or self._dialled.total() >= PUNCHES:
+            raise Unreachable(f"no upgrade with {peer} now: too many are under way")
+        self._dialled[known] += 1
+        try:
+            yield
+        finally:
+            self._dialled[known] -= 1
 
     async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
         """Dial all addresses at once; return whether there is a direct connection, dialled by either end. `responder`:
-        take the server's role in the handshake. `source`: dial from the listening port."""
-        async with trio.open_nursery() as nursery:
-            for address in addresses:
-                nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
+        take the server's role in the handshake. `source`: dial from the listening port. Raises `Unreachable`."""
+        with self._place(peer):
+            async with trio.open_nursery() as nursery:
+                for address in addresses:
+                    nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
         with trio.move_on_after(DIAL_SETTLE_SECONDS):
             while not self._open(peer, ConnectionType.DIRECT):  # noqa: ASYNC110 - upstream notifies before it is usable
                 await trio.sleep(0.05)

@@ -9,6 +9,7 @@ p2p/limits/relay_quota.py.
    While a piece waits, the circuit reads no more: the sender is slowed down, and no data accumulates here.
 """
 
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -73,7 +74,7 @@ class RelayService:
                 reservation = pb.Reservation(expire=int(time.time() + self.table.limits.life), addrs=own)
                 await self._answer(stream, pb.OK, reservation=reservation, limit=self._limit)
             elif asked.type == pb.HopMessage.CONNECT:
-                return self.table.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
+                return self.table.open(str(peer), str(ID(asked.peer.id)), trio.current_time(), ip_of(address))
             else:
                 await self._answer(stream, pb.UNEXPECTED_MESSAGE)
         except RelayRefused as refused:
@@ -99,7 +100,8 @@ class RelayService:
                     muxed.narrow(CIRCUIT_WINDOW)
             await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=self._limit))
             try:
-                with trio.move_on_at(circuit.deadline):
+                with trio.move_on_at(circuit.deadline if circuit.is_open else -math.inf) as life:
+                    circuit.on_close = life.cancel  # from here on it can give way to another one
                     async with trio.open_nursery() as nursery:
                         for one, other in ((source, stream), (stream, source)):
                             nursery.start_soon(self._forward, one, other, circuit, nursery.cancel_scope)

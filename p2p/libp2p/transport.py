@@ -106,7 +106,7 @@ class LibP2PTransport:
         self.connections = Connections(self.host.get_network(), limits, self._probe_older)
         patch_host(self.host, MUXERS, self.connections.serve, self.connections.on_load)
         self._relay_client = RelayClient(self.host, self.connections.disconnected_from, self._upgrade)
-        self._hole_puncher = HolePuncher(self.host, self._relay_client)
+        self._hole_puncher = HolePuncher(self.host, self._relay_client, self.connections.origins.of)
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
         self.release = self._relay_client.release

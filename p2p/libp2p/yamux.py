@@ -5,7 +5,8 @@
    the consumer. Another task writes: senders only queue bytes, so that no write is ever cancelled.
 2. Stock yamux buffers data sent past its window and accepts any number of streams. Here streams beyond `STREAMS_MAX`
    per connection are reset, and a connection with more than `UNREAD_MAX` unread bytes is closed.
-3. What the peer's streams occupy here is told to `on_load`, as by `MuxConn`. A connection that gives way is closed.
+3. What the peer's streams occupy here is told to `on_load`, as by `MuxConn`, also when one ends. A connection that
+   gives way is closed.
 """
 
 from collections import deque
@@ -57,6 +58,10 @@ class BoundedYamux(Yamux):
         self.on_load(self, 0, 0)
         self.on_load = lambda conn, streams, nbytes: None
         trio.lowlevel.spawn_system_task(guard_handler(self.secured_conn.close))
+
+    def _finalize_stream_locked(self, stream: UpstreamStream, *, fully_closed: bool) -> None:
+        super()._finalize_stream_locked(stream, fully_closed=fully_closed)
+        self.count()
 
     def _of_peer(self) -> list[UpstreamStream]:
         return [one for one in self.streams.values() if not (one.is_initiator or one.closed)]

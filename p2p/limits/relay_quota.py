@@ -6,22 +6,26 @@ the share of its owner's uplink that is spent on others:
 1. A peer must reserve before it can be reached through this relay. It has one reservation, and reserving again renews
    it. A reservation ends when it expires, or with the connection of its holder.
 2. Each party (p2p/limits/party.py) has a bounded share of the reservations: many identities in one subnet do not fill
-   the table. A quarter of the reservations, at most one per party, is kept for parties with accepted work. The circuits
-   of one peer, as source and as target, are bounded too.
-3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed pieces leave in the
+   the table. A quarter of the reservations, at most one per party, is kept for parties with accepted work.
+3. A peer has at most `per_peer` circuits as a source. All circuits, and those to one target, are divided among the
+   sources' parties by p2p/limits/shares.py, with the same quarter: where there is no room for a new one, the oldest
+   circuit of the party with most ends. So circuits that stand idle for an hour keep out nobody.
+4. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed pieces leave in the
    order of their arrival, at most one per circuit and direction, so that small messages pass beside bulk data.
-4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
+5. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
 
 from echo2.p2p.limits.bandwidth import Rate, bandwidth
 from echo2.p2p.limits.counts import take_one
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import Parties
+from echo2.p2p.limits.shares import Shares
 from echo2.runtime.units import MBIT
 
 RELAYED_RATE: Final = 8 * MBIT
@@ -64,16 +68,18 @@ class RelayTable:
         self._parties = parties or Parties()
         self.bucket = bandwidth(limits.rate)
         self._reservations: dict[str, tuple[float, str]] = {}
-        self._circuits: Counter[tuple[str, str]] = Counter()
+        self._circuits = Shares[Circuit](limits.circuits, limits.circuits)
+        self._to_target: dict[str, Shares[Circuit]] = {}
+        self._of_source = Counter[str]()
 
     @property
     def circuits(self) -> int:
-        return self._circuits.total()
+        return self._circuits.total
 
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
         """Grant or renew a reservation; return when it expires. `ip`: the peer's address. Raises `RelayRefused`."""
         self._expire(now)
-        party = peer if ip is None else self._parties.name(self._parties.subnet_of(ip), peer)
+        party = self._party(peer, ip)
         others = [other for holder, (_, other) in self._reservations.items() if holder != peer]
         if len(others) + self._kept_from(peer, party) >= self.limits.reservations:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
@@ -94,33 +100,57 @@ class RelayTable:
         """Remove the reservations of peers that are not connected (rule 1)."""
         self._reservations = {peer: one for peer, one in self._reservations.items() if peer in connected}
 
-    def open(self, source: str, target: str, now: float) -> "Circuit":
-        """Open a circuit between two peers. Raises `RelayRefused`."""
+    def open(self, source: str, target: str, now: float, ip: str | None = None) -> "Circuit":
+        """Open a circuit between two peers; others may end for it (rule 3). `ip`: the source's address. Raises
+        `RelayRefused`."""
         self._expire(now)
         if target not in self._reservations:
             raise RelayRefused("NO_RESERVATION", "the target has no reservation here")
-        if self.circuits >= self.limits.circuits:
-            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
-        from_source = sum(n for (one, _), n in self._circuits.items() if one == source)
-        to_target = sum(n for (_, one), n in self._circuits.items() if one == target)
-        if from_source >= self.limits.per_peer or to_target >= self.limits.per_target:
+        if self._of_source[source] >= self.limits.per_peer:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "this peer has too many circuits")
-        self._circuits[source, target] += 1
-        return Circuit(self, source, target, now)
+        self._of_source[source] += 1
+        circuit, known = Circuit(self, source, target, now), self._parties.known
+        party = source if source in known else self._party(source, ip)
+        origin = Origin(source, party, party in known)
+        self._occupy(self._circuits, self.limits.circuits, circuit, origin)
+        if circuit.is_open:
+            most = self.limits.per_target
+            self._occupy(self._to_target.setdefault(target, Shares(most, most)), most, circuit, origin)
+        if not circuit.is_open:
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
+        return circuit
+
+    def _occupy(self, pool: "Shares[Circuit]", most: int, circuit: "Circuit", origin: Origin) -> None:
+        pool.strangers = most - min(most // 4, len(self._parties.known))
+        for crowded in pool.occupy(circuit, origin, 1):
+            crowded.close()
+
+    def on_end(self, circuit: "Circuit", source: str, target: str) -> None:
+        """Note that a circuit has ended."""
+        take_one(self._of_source, source)
+        self._circuits.leave(circuit)
+        if (to_target := self._to_target.get(target)) is not None:
+            to_target.leave(circuit)
+            if not to_target.total:
+                del self._to_target[target]
+
+    def _party(self, peer: str, ip: str | None) -> str:
+        return peer if ip is None else self._parties.name(self._parties.subnet_of(ip), peer)
 
     def _expire(self, now: float) -> None:
         self._reservations = {peer: one for peer, one in self._reservations.items() if one[0] > now}
 
 
 class Circuit:
-    """One relayed connection, and the rest of its quota."""
+    """One relayed connection, and the rest of its quota. `on_close`: called when it has to end."""
 
     def __init__(self, table: RelayTable, source: str, target: str, now: float) -> None:
         self._table = table
         self._ends = (source, target)
         self._left = table.limits.data
         self.deadline = now + table.limits.duration
-        self._open = True
+        self.is_open = True
+        self.on_close: Callable[[], object] = lambda: None
 
     def consume(self, size: int, now: float) -> float | None:
         """Return the seconds to wait before `size` bytes may pass; None once the quota is used up or the deadline has
@@ -133,7 +163,8 @@ class Circuit:
         return wait
 
     def close(self) -> None:
-        """Give the circuit back to the table. Idempotent."""
-        if self._open:
-            self._open = False
-            take_one(self._table._circuits, self._ends)
+        """Give the circuit back to the table, and end it. Idempotent."""
+        if self.is_open:
+            self.is_open = False
+            self._table.on_end(self, *self._ends)
+            self.on_close()

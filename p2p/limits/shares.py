@@ -1,4 +1,4 @@
-"""Divide a pool among parties: streams that others open here, or bytes whose rest has not come. Pure.
+"""Divide a pool among parties: streams that others open here, bytes whose rest has not come, circuits. Pure.
 
 1. Strangers together occupy at most `strangers` of a pool of `most`; the rest is for parties with accepted work.
 2. A pool refuses nobody. Where it overflows, the party that occupies most gives way, by its connection that occupies
@@ -29,7 +29,7 @@ class Shares(Generic[H]):
 
     def __init__(self, most: int, strangers: int, per_party: int | None = None) -> None:
         """`per_party`: None for no limit but that of the pool."""
-        self._most, self._strangers = most, strangers
+        self._most, self.strangers = most, strangers
         self._per_party = most if per_party is None else per_party
         self._known = set[str]()
         self._party: dict[H, str] = {}
@@ -67,10 +67,10 @@ class Shares(Generic[H]):
         """Return the party that gives way now that `party` occupies more; None: none has to."""
         if self._of_party[party] > self._per_party:
             return party
-        if self.total <= self._strangers:
+        if self.total <= self.strangers:
             return None
         strangers = {one: amount for one, amount in self._of_party.items() if one not in self._known}
-        if self.total <= self._most and sum(strangers.values()) <= self._strangers:
+        if self.total <= self._most and sum(strangers.values()) <= self.strangers:
             return None
         parties = strangers or self._of_party
         return max(parties, key=parties.__getitem__)

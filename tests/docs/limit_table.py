@@ -13,9 +13,9 @@ Rules
 from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts import ledger_service, ledger_tiles
-from echo2.coordinator.epochs import presence
+from echo2.coordinator.epochs import free_places, presence
 from echo2.coordinator.leases import expiry_budgets, open_lease_limit, retry_times
-from echo2.coordinator.nodes import node_registry
+from echo2.coordinator.nodes import node_registry, sightings
 from echo2.coordinator.payouts import payee_requests
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run import former_identity
@@ -118,7 +118,8 @@ LIMITS: Final = (
           "household, or key with accepted work at a private address", NONE, "time; further ones are refused",
           "`p2p/https/client_limits.py`"),
     Limit("connections to the page", _count(_CONFIG.web.connections), "page", f"{QUARTER}, one per subnet",
-          f"an idle one gives way; {_count(_WEB.idle)} s idle", "`web.connections`"),
+          f"an idle one gives way; {_count(_WEB.idle)} s idle, {_count(least_rate.RATE_SECONDS)} s with half a head",
+          "`web.connections`"),
     Limit("connections to the page", _count(_CONFIG.web.address_connections), "public household", NONE,
           "the connection's end", "`web.address_connections`"),
     Limit("requests to the page", _at_rate(_WEB.burst, _WEB.rate), "public household, behind a trusted proxy too",
@@ -156,6 +157,9 @@ LIMITS: Final = (
           "keys with groups are not counted",
           f"the one seen longest ago gives way; {node_registry.UNPROVEN_ROW_MS // 86_400_000} days",
           "`coordinator/nodes/node_registry.py`"),
+    Limit("nodes that are remembered in memory", f"{_count(sightings.MOST_WORKED)} with accepted work, "
+          f"{_count(sightings.MOST_OTHERS)} others", "coordinator", "each kind has its own",
+          "the one seen longest ago gives way", "`coordinator/nodes/sightings.py`"),
     Limit("peers that a newcomer is told of", _count(node_registry.MOST_NAMED_PEERS),
           f"answer; {node_registry.PER_SUBNET} of one subnet", "half", "at each hello",
           "`coordinator/nodes/node_registry.py`"),
@@ -176,17 +180,21 @@ LIMITS: Final = (
     Limit("keys present in a market", f"{_count(presence.MOST_WORKERS)} that work, {_count(presence.MOST_NEWCOMERS)} "
           f"newcomers, {_count(presence.MOST_STRANGERS)} others", "epoch", "each kind has its own",
           "the epoch's end", "`coordinator/epochs/presence.py`"),
+    Limit("asks of keys without accepted work", f"{free_places.FREE_ASKS}, {free_places.FREE_OF_PARTY} of one party",
+          "epoch", "nodes with accepted work need none", "the epoch's end; who found no place is among the next",
+          "`coordinator/epochs/free_places.py`"),
     Limit("relay reservations", f"{_RELAY.reservations}, {_RELAY.per_party} of one party", "relay", QUARTER,
           f"{_count(_RELAY.life)} s, or the connection's end", "`p2p/limits/relay_quota.py`"),
-    Limit("relayed circuits", f"{_RELAY.circuits}, {_RELAY.per_peer} of one peer", "relay", NONE,
+    Limit("relayed circuits", f"{_RELAY.circuits}, {_RELAY.per_target} to one target, {_RELAY.per_peer} of one peer",
+          "relay", f"{QUARTER}, one per party", "the party with most gives way; "
           f"{_RELAY.data >> 30} GiB or {_count(_RELAY.duration)} s", "`p2p/limits/relay_quota.py`"),
     Limit("relayed bytes", f"{_CONFIG.network.relay_rate:g} Mbit/s; at a node {RELAYED_RATE / MBIT:g}", "relay", NONE,
           "time", "`network.relay_rate`"),
-    Limit("dial backs", _count(dial_back.AT_ONCE), "host; one per public subnet, or private address", NONE,
+    Limit("dial backs", _count(dial_back.AT_ONCE), "host; one per public subnet, or private address", QUARTER,
           "the attempt's end", "`p2p/discovery/dial_back.py`"),
     Limit("hole punches that others begin", f"{PUNCHES} under way",
-          f"host; of a peer {_count(PUNCH_BURST)} at once, then one per {_count(PUNCH_EACH)} s", NONE,
-          "the attempt's end", "`p2p/libp2p/hole_punch.py`"),
+          f"host; of a peer {_count(PUNCH_BURST)} at once, then one per {_count(PUNCH_EACH)} s", QUARTER,
+          f"the dials' end; half a round ends in {_count(least_rate.RATE_SECONDS)} s", "`p2p/libp2p/hole_punch.py`"),
     Limit("dials to addresses that others tell", _at_rate(dial_backoff.DIAL_BURST, dial_backoff.DIALS_PER_SECOND),
           f"host; of a subnet {_count(dial_backoff.FAILURES)} may fail, then one per "
           f"{_count(dial_backoff.FAILURE_EACH)} s",
@@ -199,7 +207,7 @@ LIMITS: Final = (
           "party", NONE, "time", "`p2p/peer/gossip.py`"),
     Limit("banned peers", _count(bans.MOST_BANS), "host", NONE, "the oldest is forgotten", "`p2p/limits/bans.py`"),
     Limit("connections to a former identity", f"{former_identity.FORMER_DESCRIPTORS}, half of them by each route",
-          f"identity; {former_identity.PER_VISITOR} of one household over HTTPS", NONE, "30 days",
+          f"identity; {former_identity.PER_VISITOR} of one household over HTTPS", QUARTER, "the connection's end",
           "`coordinator/run/former_identity.py`"),
     Limit("open files", f"{_count(descriptors.MOST_DESCRIPTORS)}, of which {descriptors.RESERVED_DESCRIPTORS} for its "
           "own files", "daemon", NONE, "the connection's end", "`runtime/descriptors.py`"),

@@ -5,7 +5,6 @@ with accepted work needs may be missing, and `RATE_SECONDS` after they stopped e
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
@@ -21,77 +20,28 @@ from echo2.p2p.limits.request_slots import CLASSES, PER_PARTY
 from echo2.p2p.limits.shares import STREAMS_PER_PARTY, STREAMS_PER_PLACE
 from echo2.p2p.limits.subnets import CONNECTIONS, PeerLimits
 from tests.support import https
-from tests.support.doors import Caller, Door, request_bytes
+from tests.support.doors import (
+    METHODS,
+    PAYLOAD,
+    PROVEN,
+    SUBNETS,
+    Caller,
+    Door,
+    all_answered,
+    cuts,
+    echo,
+    on_a_door,
+    request_bytes,
+    size,
+    stop_halfway,
+)
 from tests.support.libp2p_peers import new_peer, on_trio, running
-from tests.support.muxed_pairs import on_fake_time, read_all
+from tests.support.muxed_pairs import read_all
 
-METHODS = {
-    "submit": "submit", "receipts": "verdicts", "hello": "hello", "lease": "lease", "step": "step", "waiting": "plan",
-    "gossip": "gossip", "other": "documents",
-}  # fmt: skip
-"""A method of each class."""
-PAYLOAD = bytes(3000)
-SUBNETS = [f"8.8.{number}.1" for number in range(8)]
-PROVEN = "9.9.9.9"
 STRANGERS = STREAMS_PER_PLACE * CONNECTIONS * 3 // 4
 """Streams that strangers may have open together."""
 LINE, LATENCY = 8000.0, 1.0
 """Bytes per second of a line of 64 kbit/s, and its seconds one way."""
-
-
-async def echo(peer: str, request: bytes) -> bytes:
-    return request
-
-
-async def size(peer: str, request: bytes) -> bytes:
-    return b"%d" % len(request)
-
-
-def on_a_door(main: Callable[[Door], Awaitable[None]], limits: PeerLimits | None = None) -> None:
-    """Run a door that answers a method of each class, one subnet of which has accepted work."""
-
-    limits = limits or PeerLimits()
-
-    async def within() -> None:
-        async with trio.open_nursery() as nursery:
-            door = Door(nursery, limits)
-            for method in METHODS.values():
-                door.serve(method, echo)
-            limits.parties.keep(["9.9.9.0/24"])
-            await main(door)
-            nursery.cancel_scope.cancel()
-
-    on_fake_time(within)
-
-
-def cuts(whole: bytes, method: str) -> list[int]:
-    """Return where an attacker stops: in and after each part, and one byte before the end."""
-    name = 4 + len(method)
-    return [0, 1, 4, name - 1, name, name + 2, name + 4, name + 5, len(whole) // 2, len(whole) - 1]
-
-
-async def stop_halfway(caller: Caller, each: int) -> None:
-    """Send a part of a request on each stream, until the connection may open no more."""
-    parts = [(method, at) for method in METHODS.values() for at in cuts(request_bytes(method, PAYLOAD), method)]
-    for number in range(each):
-        method, at = parts[13 * number % len(parts)]
-        stream = await caller.open()
-        if at:
-            await stream.write(request_bytes(method, PAYLOAD)[:at])
-
-
-async def all_answered(caller: Caller, each: int = 1) -> bool:
-    """Ask for a method of each class, `each` times at once; tell whether all are answered within 5 s."""
-    answers = list[bool]()
-
-    async def ask(method: str) -> None:
-        answers.append(await caller.is_answered(method, PAYLOAD))
-
-    async with trio.open_nursery() as nursery:
-        for kind, method in METHODS.items():
-            for _ in range(1 if kind == "waiting" else each):
-                nursery.start_soon(ask, method)
-    return all(answers)
 
 
 def test_the_classes_are_walked_one_and_all() -> None:
@@ -178,9 +128,9 @@ def test_unfinished_bytes_of_strangers_are_bounded_and_the_party_with_most_gives
 
     async def main(door: Door) -> None:
         async def hold(caller: Caller) -> None:
-            for size in (600_000, 400_000, 200_000):  # one of them finds room
+            for nbytes in (600_000, 400_000, 200_000):  # one of them finds room
                 with suppress(MuxedStreamReset):
-                    await (await caller.open()).write(request_bytes("submit", bytes(size))[:-1])
+                    await (await caller.open()).write(request_bytes("submit", bytes(nbytes))[:-1])
                     await trio.sleep(1)
 
         for ip in SUBNETS:

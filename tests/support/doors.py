@@ -2,12 +2,14 @@
 connections. For tests of what peers may occupy."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 import trio.testing
 
+from echo2._libp2p.stream_muxer.exceptions import MuxedStreamReset
 from echo2.p2p.errors import P2PError
 from echo2.p2p.guard import guard_handler
 from echo2.p2p.handlers import Handlers
@@ -16,7 +18,16 @@ from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.stream import LibP2PStream
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.peer import rpc
-from tests.support.muxed_pairs import session
+from tests.support.muxed_pairs import on_fake_time, session
+
+METHODS = {
+    "submit": "submit", "receipts": "verdicts", "hello": "hello", "lease": "lease", "step": "step", "waiting": "plan",
+    "gossip": "gossip", "other": "documents",
+}  # fmt: skip
+"""A method of each class."""
+PAYLOAD = bytes(3000)
+SUBNETS = [f"8.8.{number}.1" for number in range(8)]
+PROVEN = "9.9.9.9"
 
 
 def frame(data: bytes) -> bytes:
@@ -27,6 +38,12 @@ def frame(data: bytes) -> bytes:
 def request_bytes(method: str, payload: bytes) -> bytes:
     """Return all bytes that a client sends on a stream of requests."""
     return frame(method.encode()) + frame(payload)
+
+
+def cuts(whole: bytes, method: str) -> list[int]:
+    """Return where an attacker stops: in and after each part, and one byte before the end."""
+    name = 4 + len(method)
+    return [0, 1, 4, name - 1, name, name + 2, name + 4, name + 5, len(whole) // 2, len(whole) - 1]
 
 
 class Door:
@@ -127,3 +144,53 @@ async def _pump(
     while data := await source.receive_some(max(1, round(rate / 10))):
         await trio.sleep(len(data) / rate)
         nursery.start_soon(deliver, bytes(data))
+
+
+async def echo(peer: str, request: bytes) -> bytes:
+    return request
+
+
+async def size(peer: str, request: bytes) -> bytes:
+    return b"%d" % len(request)
+
+
+def on_a_door(main: Callable[[Door], Awaitable[None]], limits: PeerLimits | None = None) -> None:
+    """Run a door that answers a method of each class, one subnet of which has accepted work."""
+
+    limits = limits or PeerLimits()
+
+    async def within() -> None:
+        async with trio.open_nursery() as nursery:
+            door = Door(nursery, limits)
+            for method in METHODS.values():
+                door.serve(method, echo)
+            limits.parties.keep(["9.9.9.0/24"])
+            await main(door)
+            nursery.cancel_scope.cancel()
+
+    on_fake_time(within)
+
+
+async def stop_halfway(caller: Caller, each: int) -> None:
+    """Send a part of a request on each stream, until the connection may open no more."""
+    parts = [(method, at) for method in METHODS.values() for at in cuts(request_bytes(method, PAYLOAD), method)]
+    for number in range(each):
+        method, at = parts[13 * number % len(parts)]
+        stream = await caller.open()
+        if at:
+            with suppress(MuxedStreamReset):  # it gave way to others
+                await stream.write(request_bytes(method, PAYLOAD)[:at])
+
+
+async def all_answered(caller: Caller, each: int = 1) -> bool:
+    """Ask for a method of each class, `each` times at once; tell whether all are answered within 5 s."""
+    answers = list[bool]()
+
+    async def ask(method: str) -> None:
+        answers.append(await caller.is_answered(method, PAYLOAD))
+
+    async with trio.open_nursery() as nursery:
+        for kind, method in METHODS.items():
+            for _ in range(1 if kind == "waiting" else each):
+                nursery.start_soon(ask, method)
+    return all(answers)

@@ -14,6 +14,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.limits.party import Parties
 from echo2.protocol.methods import HEAD
 from echo2.protocol.versions import HeadRequest
 from tests.faults.processes import free_port
@@ -66,7 +67,7 @@ async def test_it_answers_over_libp2p_and_https_under_its_own_key_until_its_end(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, now))
+    serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, now, Parties()))
     own = peer_id(public_bytes(generate_key()))
     direct = await head(ThreadedPeer(generate_key(), []), [f"/ip4/127.0.0.1/tcp/{ports[0]}/p2p/{first.peer_id}"])
     https = await head(
@@ -85,7 +86,7 @@ async def test_a_port_that_is_taken_ends_the_former_identity_alone(home: Path) -
     former = former_of(run, NOW, None)
     assert former is not None
     async with server, asyncio.timeout(30):
-        await answer_as(former, run, lambda: None, lambda: NOW)
+        await answer_as(former, run, lambda: None, lambda: NOW, Parties())
 
 
 @pytest.mark.timeout(60)
@@ -93,7 +94,7 @@ async def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) ->
     run = moved(home, free_port(), port := free_port())
     former = former_of(run, NOW, None)
     assert former is not None
-    serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, lambda: NOW))
+    serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, lambda: NOW, Parties()))
     writers: list[asyncio.StreamWriter] = []
     ends: list[asyncio.Task[bytes]] = []
     try:

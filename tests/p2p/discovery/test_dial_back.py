@@ -17,6 +17,7 @@ from echo2.p2p.discovery.dial_back import (
 )
 from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.errors import Busy, Unreachable
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import tcp
 from echo2.p2p.wire_types import decode, encode
 from tests.support.clock import run_fake
@@ -32,6 +33,9 @@ class Seen:
 
     def remote(self, peer: str) -> str | None:
         return self.address
+
+    def origin(self, peer: str) -> Origin:
+        return Origin(peer, peer, peer == "known")
 
 
 async def answer(address: str | None, *ports: int) -> ReachableResponse:
@@ -109,13 +113,18 @@ def test_a_request_beyond_the_attempts_at_a_time_is_refused_without_waiting(monk
         seen, ask = Seen(""), encode(ReachableRequest(ports=[4310, 4311, 4312, 4313]))
         dialback = DialBack(seen)
         async with asyncio.TaskGroup() as group:
-            for number in range(AT_ONCE // PORTS):
+            for number in range(AT_ONCE * 3 // 4 // PORTS):
                 seen.address = f"/ip4/8.8.{number}.8/tcp/5"
                 group.create_task(dialback.answer("eve", ask))
                 await asyncio.sleep(0)
             seen.address = "/ip4/8.9.0.8/tcp/5"
             with pytest.raises(Busy):
                 await dialback.answer("alice", ask)
+            group.create_task(dialback.answer("known", ask))
+            await asyncio.sleep(0)
+            seen.address = "/ip4/8.10.0.8/tcp/5"
+            with pytest.raises(Busy):
+                await dialback.answer("known", ask)
         await dialback.answer("alice", ask)
 
     run_fake(main)

@@ -11,6 +11,7 @@ from echo2._libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p import hole_punch
 from echo2.p2p.libp2p.hole_punch import ADDRESSES, usable
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import PUNCH_BURST
 from tests.support.libp2p_peers import on_trio
 from tests.support.relays import behind_a_relay, relayed, until
@@ -89,7 +90,7 @@ def test_a_public_subnet_is_dialled_at_two_addresses():
 
 
 def test_upgrade_rounds_beyond_the_limit_per_peer_are_refused():
-    punch = hole_punch.HolePuncher(mock.Mock(), mock.Mock())
+    punch = hole_punch.HolePuncher(mock.Mock(), mock.Mock(), lambda peer: Origin(peer, peer))
     one, other = (ID(b"\x00$\x08\x01\x12 " + bytes([number]) * 32) for number in (1, 2))
     with mock.patch("trio.current_time", return_value=0.0):
         for _ in range(int(PUNCH_BURST)):

@@ -10,8 +10,9 @@ from echo2._libp2p.stream_muxer.yamux import yamux
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import transport as libp2p
-from echo2.p2p.libp2p.yamux import READ_AHEAD, YAMUX_PIECE_BYTES, YamuxStream
+from echo2.p2p.libp2p.yamux import READ_AHEAD, YAMUX_PIECE_BYTES, BoundedYamux, YamuxStream
 from tests.support.libp2p_peers import MB, new_peer, on_trio, running
+from tests.support.muxed_pairs import on_fake_time, session
 
 SINK = "/test/sink"
 
@@ -51,6 +52,31 @@ async def test_bytes_of_a_foreign_peer_are_read_ahead_of_the_consumer(monkeypatc
 
             await on_trio(a, let)
             await ended.wait()
+
+
+@pytest.mark.parametrize("by_peer", [True, False], ids=["the peer", "this side"])
+def test_streams_that_are_reset_are_told_as_given_back_at_once(by_peer: bool) -> None:
+    """Before, they counted until the next stream or byte of that connection."""
+    loads = list[int]()
+
+    async def main() -> None:
+        near_end, far_end = map(session, trio.testing.memory_stream_pair(), (True, False))
+        near, far = Yamux(near_end, near_end.remote_peer), BoundedYamux(far_end, far_end.remote_peer)
+        far.on_load = lambda conn, streams, nbytes: loads.append(streams)
+        async with trio.open_nursery() as nursery:
+            for end in (near, far):
+                nursery.start_soon(end.start)
+                await end.event_started.wait()
+            streams = [await near.open_stream() for _ in range(3)]
+            taken = [await far.accept_stream() for _ in streams]
+            assert loads[-1] == 3
+            for stream in streams if by_peer else taken:
+                await stream.reset()
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+
+    on_fake_time(main)
+    assert loads[-1] == 0
 
 
 class Endless:

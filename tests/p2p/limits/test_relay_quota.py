@@ -3,7 +3,7 @@
 import pytest
 
 from echo2.p2p.limits.party import Parties
-from echo2.p2p.limits.relay_quota import RelayLimits, RelayRefused, RelayTable
+from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefused, RelayTable
 from echo2.runtime.units import MBIT
 from tests.support.relays import holders
 
@@ -55,18 +55,43 @@ def test_a_circuit_needs_a_reservation_of_its_target():
 
 
 def test_circuits_are_bounded_per_source_per_target_and_in_total():
-    table = RelayTable(RelayLimits(circuits=3, per_peer=2, per_target=2))
+    table, ended = RelayTable(RelayLimits(circuits=3, per_peer=2, per_target=2)), list[str]()
     for peer in "bcd":
         table.reserve(peer, f"10.0.{ord(peer)}.1", 0.0)
-    first = table.open("a", "b", 0.0)
-    table.open("a", "c", 0.0)
+
+    def open(source: str, target: str) -> Circuit:
+        circuit = table.open(source, target, 0.0)
+        circuit.on_close = lambda: ended.append(source + target)
+        return circuit
+
+    open("a", "b")
+    open("a", "c")
     assert refusal(table.open, "a", "d", 0.0) == TOO_MANY
-    table.open("x", "b", 0.0)
-    assert refusal(table.open, "y", "d", 0.0) == FULL
-    first.close()
-    first.close()
-    assert table.circuits == 2
-    table.open("y", "d", 0.0)
+    of_x = open("x", "b")
+    assert not ended
+    open("y", "d")
+    assert ended == ["ab"], "the party with most gives way"
+    of_x.close()
+    of_x.close()
+    assert (ended, table.circuits) == (["ab", "xb"], 2)
+    open("y", "c")
+    open("z", "c")
+    assert ended == ["ab", "xb", "yd", "ac"], "by the bound of all, and by that of one target"
+    assert (table.circuits, set(table._to_target), table._of_source) == (2, {"c"}, {"y": 1, "z": 1})
+
+
+def test_idle_circuits_of_strangers_leave_a_quarter_to_parties_with_accepted_work():
+    parties, ended = Parties(), list[int]()
+    parties.keep(["9.9.9.0/24", "known"])
+    table = RelayTable(RelayLimits(circuits=8, per_peer=8, per_target=8), parties)
+    table.reserve("target", "7.7.7.7", 0.0)
+    for number in range(8):
+        circuit = table.open(f"sybil {number}", "target", 0.0, f"8.8.8.{number}")
+        circuit.on_close = lambda number=number: ended.append(number)
+    assert ended == [0, 1]
+    node, key = table.open("node", "target", 0.0, "9.9.9.9"), table.open("known", "target", 0.0, "8.8.8.9")
+    assert table.open("newcomer", "target", 0.0, "7.7.7.9").is_open
+    assert (ended, node.is_open, key.is_open, table.circuits) == ([0, 1, 2], True, True, 8)
 
 
 def test_all_circuits_share_one_rate():
