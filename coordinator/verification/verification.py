@@ -339,7 +339,7 @@ def _against(
         return _fault("not-scorable", detail=detail)
     if not len(ours):  # the environment failed before the policy's first turn
         return None
-    evidence = Evidence(claimed, ours, margins)
+    evidence = Evidence(np.abs(claimed - ours), margins)
     for code, rule in SCORE_RULES.items():
         facts = rule(evidence, calibration)
         if facts is not None:
@@ -366,14 +366,13 @@ def mostly_wrong(wrong: int, tokens: int) -> bool:
 
 
 class Evidence(NamedTuple):
-    """The claimed and the scored values of one sample, one value per sampled token, in nats.
+    """The scored values of one sample beside the claimed ones, one value per sampled token, in nats.
 
-    `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: margins by how much the seeded choice
+    `off`: by how much the log-probabilities of node and scorer differ. `margins`: margins by how much the seeded choice
     beats the submitted token.
     """
 
-    claimed: NDArray[np.float32]
-    ours: Values
+    off: Values
     margins: Values
 
 
@@ -390,16 +389,17 @@ def _wrong_choice(evidence: Evidence, calibration: ExactThresholds) -> Facts | N
 
 
 def _drift(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
-    off = np.abs(evidence.claimed - evidence.ours)
-    position = _first(~(off <= calibration.drift_most))
+    position = _first(~(evidence.off <= calibration.drift_most))
     if position is None:
         return None
-    return {"position": position, "off": off[position].item(), "most": calibration.drift_most}
+    return {"position": position, "off": evidence.off[position].item(), "most": calibration.drift_most}
 
 
 def _drift_median(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
-    middle = _median(np.abs(evidence.claimed - evidence.ours))
-    return {"off": middle, "most": calibration.drift_median} if middle > calibration.drift_median else None
+    within = np.count_nonzero(evidence.off <= calibration.drift_median)
+    if 2 * within >= len(evidence.off):  # else the median is not needed, and counting is quicker
+        return None
+    return {"off": _median(evidence.off), "most": calibration.drift_median}
 
 
 SCORE_RULES: dict[str, ScoreRule] = {
