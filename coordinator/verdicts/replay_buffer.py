@@ -17,7 +17,8 @@ Rules
 5. A group with equal rewards has no advantage to learn from. It is drawn like the others; with `refill` it is never
    drawn, and another group takes its place.
 6. `drawable` has the number of groups that are left, by version. It is counted where a group comes, is drawn or is set
-   aside, by triggers in that transaction, and counted anew by `rebuild`: each lease request asks for it.
+   aside, by triggers in that transaction, and counted anew by `rebuild`: each lease request asks for it, and each
+   group that comes while the learner waits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -87,6 +88,8 @@ class ReplayBuffer:
         """Draw the next batch for the learner at `step`; None while there are fewer than `groups`. No token is read.
 
         `again`: draw exactly these groups once more; the result is None if one of them may not be drawn now."""
+        if not again and self.count_buffered(step, era) < groups:
+            return None
         order = ("signal DESC, " if self.by_signal else "") + "version, at, lease"
         only, most = (f" AND lease IN ({', '.join('?' * len(again))})", len(again)) if again else ("", groups)
         rows = self._database.all(
@@ -109,6 +112,8 @@ class ReplayBuffer:
     def next_completion(self, step: int, era: int, groups: int) -> CompletedBatch | None:
         """Return when the next batch became complete, and by which lease; None while it is not, or if nothing is known
         of that lease."""
+        if self.count_buffered(step, era) < groups:
+            return None
         row = self._database.one(
             "SELECT l.ahead, l.sent, v.at FROM buffer JOIN verdicts v USING (lease) JOIN leases l ON l.id = lease"
             f" WHERE {_DRAWABLE_CONDITION.replace('era', 'buffer.era').replace('version', 'buffer.version')}"
