@@ -23,8 +23,8 @@ LONGEST_SLICE_SECONDS: Final = 10.0
 
 
 class SliceTimes(NamedTuple):
-    """The times of a slice, in seconds. `moved`: for the change of version. `generated`: for its answers. `verdict`:
-    that one group's verdict takes; None: not measured yet."""
+    """The times of a slice, in seconds. `moved`: time of its change of version. `generated`: time of its answers.
+    `verdict`: time of one group's verdict; None: not measured yet."""
 
     moved: float
     generated: float
@@ -67,7 +67,7 @@ class SlicePace:
 
 
 def _next_size(last: int, answers: int, share: float) -> int:
-    """Return the size of the next slice (rule 4). `last`: the size of the last one. `answers`: that it had. `share`: of
-    the time allowed that it took."""
+    """Return the size of the next slice (rule 4). `last`: size of the last one. `answers`: answers that it had.
+    `share`: its time over the time that is allowed."""
     fitting = int(answers / share) if share > 0 else MOST_SLICE_GROUPS
     return max(1, min(MOST_SLICE_GROUPS, 2 * last, fitting))

@@ -69,8 +69,8 @@ class ReplayBuffer:
         self._database.later("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def rebuild(self, drawn: Iterable[bytes], step: int, era: int) -> None:
-        """Set the drawn groups to those of the checkpoint that a learner has started from, at `step`: from there on, no
-        older version and no other era is drawn."""
+        """Set the drawn groups to those of the checkpoint that a learner has started from. `step`, `era`: those of that
+        checkpoint; no group that is too old for them is drawn from then on."""
         with self._database.transaction():
             self._database.do("DELETE FROM temp.drawable")
             self._database.do("DELETE FROM temp.drawn")

@@ -339,7 +339,7 @@ def _against(
         return _fault("not-scorable", detail=detail)
     if not len(ours):  # the environment failed before the policy's first turn
         return None
-    evidence = Evidence(np.abs(claimed - ours), margins)
+    evidence = Evidence(claimed, ours, margins, np.abs(claimed - ours))
     for code, rule in SCORE_RULES.items():
         facts = rule(evidence, calibration)
         if facts is not None:
@@ -366,14 +366,16 @@ def mostly_wrong(wrong: int, tokens: int) -> bool:
 
 
 class Evidence(NamedTuple):
-    """The scored values of one sample beside the claimed ones, one value per sampled token, in nats.
+    """The claimed and the scored values of one sample, one value per sampled token, in nats.
 
-    `off`: by how much the log-probabilities of node and scorer differ. `margins`: margins by how much the seeded choice
-    beats the submitted token.
+    `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: margins by how much the seeded choice
+    beats the submitted token. `off`: difference of `claimed` and `ours`.
     """
 
-    off: Values
+    claimed: NDArray[np.float32]
+    ours: Values
     margins: Values
+    off: Values
 
 
 Facts = dict[str, object]
