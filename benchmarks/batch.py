@@ -55,7 +55,7 @@ def main() -> int:
         with Database.open(path) as database:
             fill(database, tokens)
             buffer = ReplayBuffer(database, 4)
-            buffer.rebuild([])
+            buffer.rebuild([], 0, 1)
             began = time.perf_counter()
             drawn = buffer.draw(0, 1, GROUPS)
             assert drawn is not None

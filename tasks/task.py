@@ -165,7 +165,7 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
     that a turn without one is cut at exactly `limit` sampled tokens in total, and that the episode is over. Raises
     `InvalidTranscript`, whose message names the fault, and `TaskFault`.
     """
-    tokens, turns = token_list(transcript.tokens), list(transcript.turns)
+    tokens, turns = transcript.tokens, list(transcript.turns)
     if not turns or sum(turns) != len(tokens) or min(turns) <= 0:
         raise InvalidTranscript("turn lengths do not add up to the tokens")
     start, sampled = 0, 0

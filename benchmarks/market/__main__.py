@@ -14,7 +14,8 @@ Claims:
     study           (`--study` alone) in markets of any size no false ask gains under `pivot`; cheating that is seen, in
                     exact classes at any rate, has a profit below zero
 
-`--table2`: what a step costs without the choice by cost, after ECHO-2. `--prices`: the claims about false asks and
+`--table2`: what a step costs without the choice by cost, after ECHO-2. `--places`: what nodes are measured at that work
+on several groups at once. `--prices`: the claims about false asks and
 epochs alone, which need no engine; `--turn-over`: that one alone. `--shapes [ENGINE ...]`: the claims about CPU per
 point alone, of the operator's engine and of these; of all that are installed where none is named. The model has
 SmolLM2-135M's shape and random weights; with --quick, 8 M weights. One thread.
@@ -31,7 +32,7 @@ from benchmarks.harness import bench
 bench.one_thread()
 
 from benchmarks.harness.bench import Claim  # noqa: E402
-from benchmarks.market import cpu_per_point, epoch_close, false_asks, study, table2, turn_over  # noqa: E402
+from benchmarks.market import cpu_per_point, epoch_close, false_asks, places, study, table2, turn_over  # noqa: E402
 from benchmarks.rollout import prepare  # noqa: E402
 
 
@@ -43,10 +44,14 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="*", metavar="ENGINE", help="CPU per point alone, of these engines (all)")
     parser.add_argument("--study", action="store_true", help="markets of all sizes, written to docs/results")
     parser.add_argument("--table2", action="store_true", help="what a step costs without the choice by cost")
+    parser.add_argument("--places", action="store_true", help="nodes that work on several groups at once")
     options = parser.parse_args()
     bench.header("market", ["torch", "transformers"])
     if options.table2:
         table2.show()
+        return 0
+    if options.places:
+        places.show()
         return 0
     if options.study:
         return bench.close(study.write())

@@ -119,9 +119,13 @@ class MarketPlay:
         open theirs. `owners`: node -> tag. Raises `BadAsk`, `BadTerms`."""
         opened = self.open(terms, present, asks, owners, sealed_only)
         for node in self.active:
-            for one in leases(node, opened):
-                self._ended(node, one)
+            self.ends(node, leases(node, opened))
         return self.close(opened + terms.milliseconds)
+
+    def ends(self, node: str, leases: Iterable[LeasedGroup]) -> None:
+        """Let leases of a node end."""
+        for one in leases:
+            self._ended(node, one)
 
     def open(
         self,

@@ -35,7 +35,7 @@ from typing import Any, Self
 import structlog
 
 from echo2.coordinator.database.group_commit import GroupCommit
-from echo2.coordinator.database.schema import SCRIPT
+from echo2.coordinator.database.schema import SCRIPT, SESSION
 from echo2.coordinator.database.written_rows import WrittenRows
 from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull, LocalFault
@@ -57,9 +57,6 @@ _IN_USE = "in_use"
 _CHECKED_FACT = "checked_at"
 
 log = structlog.get_logger("coordinator")
-
-# In memory only: the durable set of drawn groups is in the learner's checkpoint and nowhere else.
-_SESSION = "CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY, version INTEGER NOT NULL)"
 
 
 class DatabaseFault(LocalFault):
@@ -366,9 +363,8 @@ def _connect(path: Path, uri: str, prepare: Any, any_thread: bool = False) -> sq
             factory=or_stand_in("connection", sqlite3.Connection),
         )  # fmt: skip
         try:
-            prepare(connection, path)
             connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute(_SESSION)
+            prepare(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -385,6 +381,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if not has_tables:
         sqlite_form.make(connection, SCRIPT)
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.executescript(SESSION)
 
 
 def check(path: Path) -> None:

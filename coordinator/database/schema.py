@@ -4,6 +4,8 @@ Rules
 1. There is one schema. Until echo2 is published it changes in place, and a file of another form is refused
    (runtime/sqlite_form.py); from then on a change is a migration. Columns stand in docs/protocol/disk.md.
 2. Triggers keep sums and open work beside the rows that they come from, so that no page reads a whole history.
+3. The tables of `SESSION` are in the memory of the process that writes, and take part in its transactions: the durable
+   set of drawn groups is in the learner's checkpoint and nowhere else.
 """
 
 from typing import Final
@@ -362,3 +364,32 @@ BEGIN {add.format(f"-{old}")}; END;
 
 SCRIPT: Final = TABLES + TRIGGERS + "".join(_sum_bytes(*column) for column in _STORED_COLUMNS.items())
 """All statements that make a file."""
+
+
+def _count(change: str, row: str) -> str:
+    """Return the body of a trigger that changes the count of a group's version. `row`: the row that names its lease."""
+    place = f"(SELECT era, version, varied FROM buffer WHERE lease = {row}.lease)"
+    return f"BEGIN UPDATE drawable SET groups = groups {change} WHERE (era, version, varied) = {place}; END;"
+
+
+SESSION: Final = f"""
+CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TEMP TABLE drawable (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, varied INTEGER NOT NULL, groups INTEGER NOT NULL,
+    PRIMARY KEY (era, version, varied)
+) WITHOUT ROWID;
+CREATE TEMP TRIGGER a_group_comes_to_the_buffer AFTER INSERT ON main.buffer
+BEGIN
+    INSERT INTO drawable VALUES (NEW.era, NEW.version, NEW.varied, 1) ON CONFLICT DO UPDATE SET groups = groups + 1;
+END;
+CREATE TEMP TRIGGER a_group_is_drawn AFTER INSERT ON temp.drawn
+WHEN NEW.lease NOT IN (SELECT lease FROM set_aside)
+{_count("- 1", "NEW")}
+CREATE TEMP TRIGGER a_drawn_group_is_left_again AFTER DELETE ON temp.drawn
+WHEN OLD.lease NOT IN (SELECT lease FROM set_aside)
+{_count("+ 1", "OLD")}
+CREATE TEMP TRIGGER a_group_is_set_aside AFTER INSERT ON main.set_aside
+WHEN NEW.lease NOT IN (SELECT lease FROM drawn)
+{_count("- 1", "NEW")}
+"""
+"""The tables of a session (coordinator/verdicts/replay_buffer.py)."""

@@ -122,8 +122,9 @@ class LeaseAdmission:
         undecided = open_leases - running
         record = read_delivery_record(self._database, node, running)
         fleet = self._fleet.p90(now)
-        word = None if rank == "new" and self._count_lengthened(origin.party) >= FREE_OF_PARTY else stated
-        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, word, expected)
+        if stated is not None and rank == "new" and self._count_lengthened(origin.party) >= FREE_OF_PARTY:
+            stated = None
+        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, stated, expected)
         share: Share = "new" if rank == "new" else "slow" if lifetime.slow or record.lost else "known"
         quick = quick_turnaround(fleet, self._bounds)
         most_leases = most_open(self._per_node, at_once, rank, record, quick)

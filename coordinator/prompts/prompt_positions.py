@@ -82,7 +82,8 @@ class PromptPositions:
     def prepare(self) -> None:
         """Choose the prompts of the next positions, if they are chosen. Call before `take`, in no transaction that may
         fail: a choice stays."""
-        self.window.fill(self._next(), self._without_prompt[0])
+        if self.window.applied:
+            self.window.fill(self._next(), self._without_prompt[0])
 
     def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
         """Return the position of the next lease. `relied_on`: the node's key is known, or no known key makes requests.

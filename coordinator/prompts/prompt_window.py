@@ -51,7 +51,7 @@ class PromptWindow:
         """Choose the prompts of the next positions (rule 1). `first`: the first position after all that were leased.
         `least`: the first one that is still leased."""
         waiting = [one for one in self.waiting() if one.position >= least]
-        if not self.applied or len(waiting) >= POSITIONS_AHEAD:
+        if len(waiting) >= POSITIONS_AHEAD:
             return
         last = self._database.value("SELECT max(position) FROM chosen_prompts")
         position = max(first, least, 0 if last is None else last + 1)

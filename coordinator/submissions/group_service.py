@@ -209,7 +209,7 @@ class GroupService:
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """Start anew from a learner's checkpoint: its draws, and its progress."""
-        self.buffer.rebuild(drawn)
+        self.buffer.rebuild(drawn, progress.step, progress.era)
         self.progress = progress
 
     def lease(self, node: bytes, request: LeaseRequest, now: int, origin: Origin = LOCAL_ORIGIN) -> bytes | Refusal:

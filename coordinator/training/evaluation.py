@@ -6,13 +6,14 @@ Rules
 2. No answer to a held-out prompt is learned from: tasks keep the splits apart, and leases are of the
    split `train` alone.
 3. An answer at which the task's own code fails counts as not solved.
-4. The turns of a served task are answered by episodes of their own, as those of nodes are; how many together:
-   slice_pace.py.
+4. Answers are generated in slices (slice_pace.py), the turns of a served task answered by episodes of their own, as
+   those of nodes are.
 5. Prompts are posed, and single answers scored, while the scorer does other work (`Meanwhile`): an environment that is
    slow, or that cannot be opened, delays evaluations alone.
 """
 
 import asyncio
+import functools
 import hashlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +27,7 @@ from echo2.coordinator.environments.played_group import PlayedGroup, play
 from echo2.coordinator.environments.task_host import TaskFacts, TaskHost
 from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
 from echo2.coordinator.prompts.prompts import check_room
-from echo2.coordinator.training.slice_pace import SlicePace
+from echo2.coordinator.training.slice_pace import SlicePace, SliceTimes
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.authority import PLAIN_TEMPERATURE
@@ -93,12 +94,17 @@ class EvaluationSet:
             single_turn=task.kind == SINGLE_KIND,
         )
 
-    async def answer_prompts(self, scorer: Scorer, jobs: Sequence[Job], meanwhile: Meanwhile) -> list[list[bool]]:
+    async def answer_prompts(
+        self, scorer: Scorer, jobs: Sequence[Job], meanwhile: Meanwhile, generated: Callable[[], None]
+    ) -> list[list[bool]]:
         """Generate the answers to prompts together; return, by job, whether each solves its prompt. Afterwards the
-        scorer may have another version loaded (rule 5)."""
+        scorer may have another version loaded (rule 5). `generated`: called once the scorer is free."""
         if self.host.facts.kind in ANSWERED_KINDS:
-            return await self._played_together(scorer, jobs)
+            solved = await self._played_together(scorer, jobs)
+            generated()
+            return solved
         groups = await scorer.generate_all(jobs)
+        generated()
         return await meanwhile(self._all_solved(jobs, groups))
 
     async def _all_solved(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> list[list[bool]]:
@@ -117,7 +123,8 @@ class EvaluationSet:
         for job, group in zip(jobs, groups, strict=True):
             for reason in group.faults:
                 log.warning("held-out episode failed", task=job.task, index=job.index, reason=reason)
-        self.pace.note(sum(len(group.scores) for group in groups), sum(group.seconds for group in groups))
+        answers, seconds = sum(len(group.scores) for group in groups), sum(group.seconds for group in groups)
+        self.pace.note_environment(answers, seconds)
         return [[score is not None and score.success for score in group.scores] for group in groups]
 
     async def _is_solved(self, job: Job, sample: Sample) -> bool:
@@ -144,23 +151,31 @@ async def evaluate(
     clock: Callable[[], float],
     between: Callable[[], Awaitable[None]],
     meanwhile: Meanwhile,
+    verdict_seconds: Callable[[], float | None] = lambda: None,
 ) -> Evaluation:
     """Generate the answers with `scorer` under `version`, and return the shares solved, of each task and of all prompts
     together. `evaluation_sets`: evaluation sets of the tasks. `hold`: loads the version into
     the scorer; it returns False if that is gone. `between`: called before every slice of answers, for work that goes
-    first; it may load another version. `meanwhile`: see rule 5. Raises `VersionGone`, `EnvironmentAway`, `ChildDied`,
-    `ChildError`."""
+    first; it may load another version. `meanwhile`: see rule 5. `verdict_seconds`: returns the seconds that one group's
+    verdict takes; None: not measured yet. Raises `VersionGone`, `EnvironmentAway`, `ChildDied`, `ChildError`."""
+
+    def note_slice(pace: SlicePace, answers: int, began: float, moved: float) -> None:
+        pace.note(answers, SliceTimes(moved - began, clock() - moved, verdict_seconds()))
+
     tasks = []
     for one in evaluation_sets:
+        one.pace.begin()
         jobs, shares = await meanwhile(one.jobs()), list[float]()
         for greedy in (False, True):
             solved: list[bool] = []
             while len(solved) < len(jobs):
                 await between()
+                began = clock()
                 if not await hold():
                     raise VersionGone
                 some = [replace(job, greedy=greedy) for job in jobs[len(solved) : len(solved) + one.pace.size]]
-                solved += itertools.chain.from_iterable(await one.answer_prompts(scorer, some, meanwhile))
+                generated = functools.partial(note_slice, one.pace, len(some), began, clock())
+                solved += itertools.chain.from_iterable(await one.answer_prompts(scorer, some, meanwhile, generated))
             shares.append(sum(solved) / max(1, len(solved)))
         name = one.host.facts.name
         tasks.append(TaskEvaluation(task=name, prompts=len(jobs), sampled=shares[0], greedy=shares[1]))

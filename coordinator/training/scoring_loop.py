@@ -218,6 +218,11 @@ class Scoring:
             return EVALUATION_WAIT_SECONDS
         return max(EVALUATION_WAIT_SECONDS, self._slice_took * (1 / EVALUATIONS_WHILE_SHORT - 1))
 
+    def _verdict_seconds(self) -> float | None:
+        """Return how long the scorer takes for one group's verdict; None: not measured yet."""
+        each = self.visits.rate.each
+        return None if each is None else each * self.group_service.terms.group_size
+
     def _job_of(self, wanted: WantedAnswer) -> Job:
         prompt, terms = wanted.prompt, self.group_service.terms
         return Job(
@@ -278,7 +283,7 @@ class Scoring:
         try:
             success = await evaluate(
                 self.evaluation_sets, self.scorer, hold=hold, version=version, clock=self.clock, between=between,
-                meanwhile=self._meanwhile,
+                meanwhile=self._meanwhile, verdict_seconds=self._verdict_seconds,
             )  # fmt: skip
         except EnvironmentAway as away:
             self._put_off(away)

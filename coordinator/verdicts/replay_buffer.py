@@ -16,6 +16,9 @@ Rules
    counted as buffered or shed, and are paid all the same. `rebuild` does not touch them.
 5. A group with equal rewards has no advantage to learn from. It is drawn like the others; with `refill` it is never
    drawn, and another group takes its place.
+6. `drawable` has the number of groups that are left, by version. It is counted where a group comes, is drawn or is set
+   aside, by triggers in that transaction, and counted anew by `rebuild`: each lease request asks for it, and each
+   group that comes while the learner waits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +33,8 @@ from echo2.coordinator.learner.objective.advantages import signal_of
 from echo2.coordinator.leases.lease_window import CompletedBatch
 
 _LEFT_CONDITION = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
-_DRAWABLE_CONDITION = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT_CONDITION}"
+_WITHIN_CONDITION = "era = ? AND version >= ? AND varied >= ?"
+_DRAWABLE_CONDITION = f"{_WITHIN_CONDITION} AND {_LEFT_CONDITION}"
 
 
 class DrawnGroup(NamedTuple):
@@ -64,10 +68,18 @@ class ReplayBuffer:
         row = lease.id, lease.era, lease.version, group.received, group.varied, packed, group.position, signal
         self._database.later("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
-    def rebuild(self, drawn: Iterable[bytes]) -> None:
-        """Set the drawn groups to those of the checkpoint that a learner has started from."""
+    def rebuild(self, drawn: Iterable[bytes], step: int, era: int) -> None:
+        """Set the drawn groups to those of the checkpoint that a learner has started from. `step`, `era`: those of that
+        checkpoint; no group that is too old for them is drawn from then on."""
         with self._database.transaction():
+            self._database.do("DELETE FROM temp.drawable")
             self._database.do("DELETE FROM temp.drawn")
+            self._database.do(
+                "INSERT INTO temp.drawable SELECT era, version, varied, count(*) FROM buffer"
+                " WHERE era = ? AND version >= ? AND lease NOT IN (SELECT lease FROM set_aside)"
+                " GROUP BY version, varied",
+                (era, oldest_fresh(step, self._staleness)),
+            )
             for lease in drawn:
                 query = "INSERT OR IGNORE INTO temp.drawn SELECT lease, version FROM buffer WHERE lease = ?"
                 self._database.do(query, (lease,))
@@ -76,6 +88,8 @@ class ReplayBuffer:
         """Draw the next batch for the learner at `step`; None while there are fewer than `groups`. No token is read.
 
         `again`: draw exactly these groups once more; the result is None if one of them may not be drawn now."""
+        if not again and self.count_buffered(step, era) < groups:
+            return None
         order = ("signal DESC, " if self.by_signal else "") + "version, at, lease"
         only, most = (f" AND lease IN ({', '.join('?' * len(again))})", len(again)) if again else ("", groups)
         rows = self._database.all(
@@ -87,7 +101,8 @@ class ReplayBuffer:
         rows.sort(key=lambda row: row[1])  # a batch names its groups oldest first
         batch = [DrawnGroup(*row) for row in rows]
         with self._database.transaction():
-            self._database.do("DELETE FROM temp.drawn WHERE version < ?", (oldest_fresh(step, self._staleness),))
+            for table in ("drawable", "drawn"):
+                self._database.do(f"DELETE FROM temp.{table} WHERE version < ?", (oldest_fresh(step, self._staleness),))
             for drawn in rows:
                 self._database.do("INSERT INTO temp.drawn VALUES (?, ?)", drawn)
         for _, version in rows:
@@ -97,6 +112,8 @@ class ReplayBuffer:
     def next_completion(self, step: int, era: int, groups: int) -> CompletedBatch | None:
         """Return when the next batch became complete, and by which lease; None while it is not, or if nothing is known
         of that lease."""
+        if self.count_buffered(step, era) < groups:
+            return None
         row = self._database.one(
             "SELECT l.ahead, l.sent, v.at FROM buffer JOIN verdicts v USING (lease) JOIN leases l ON l.id = lease"
             f" WHERE {_DRAWABLE_CONDITION.replace('era', 'buffer.era').replace('version', 'buffer.version')}"
@@ -107,21 +124,20 @@ class ReplayBuffer:
 
     def count_buffered(self, step: int, era: int) -> int:
         """Count the groups that may be drawn now."""
-        return int(
-            self._database.value(f"SELECT count(*) FROM buffer WHERE {_DRAWABLE_CONDITION}", self._window(step, era))
-        )
+        return sum(self.by_version(step, era).values())
 
     def by_version(self, step: int, era: int) -> dict[int, int]:
         """Count the groups that may be drawn now by version."""
-        query = f"SELECT version, count(*) FROM buffer WHERE {_DRAWABLE_CONDITION} GROUP BY version"
+        where = f"{_WITHIN_CONDITION} AND groups > 0"
+        query = f"SELECT version, sum(groups) FROM temp.drawable WHERE {where} GROUP BY version"
         return dict(self._database.all(query, self._window(step, era)))
 
     def flat(self, step: int, era: int) -> int:
         """Count the groups that are left out only because their rewards are all equal (rule 5)."""
         if not self.refill:
             return 0
-        where = f"era = ? AND version >= ? AND varied < ? AND {_LEFT_CONDITION}"
-        return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {where}", self._window(step, era)))
+        query = "SELECT coalesce(sum(groups), 0) FROM temp.drawable WHERE era = ? AND version >= ? AND varied < ?"
+        return int(self._database.value(query, self._window(step, era)))
 
     def set_aside(self, leases: Iterable[bytes], reason: str, now: int) -> None:
         """Exclude groups at which the learner failed from all draws (rule 4)."""

@@ -339,7 +339,7 @@ def _against(
         return _fault("not-scorable", detail=detail)
     if not len(ours):  # the environment failed before the policy's first turn
         return None
-    evidence = Evidence(claimed, ours, margins)
+    evidence = Evidence(claimed, ours, margins, np.abs(claimed - ours))
     for code, rule in SCORE_RULES.items():
         facts = rule(evidence, calibration)
         if facts is not None:
@@ -369,12 +369,13 @@ class Evidence(NamedTuple):
     """The claimed and the scored values of one sample, one value per sampled token, in nats.
 
     `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: margins by how much the seeded choice
-    beats the submitted token.
+    beats the submitted token. `off`: difference of `claimed` and `ours`.
     """
 
     claimed: NDArray[np.float32]
     ours: Values
     margins: Values
+    off: Values
 
 
 Facts = dict[str, object]
@@ -390,16 +391,17 @@ def _wrong_choice(evidence: Evidence, calibration: ExactThresholds) -> Facts | N
 
 
 def _drift(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
-    off = np.abs(evidence.claimed - evidence.ours)
-    position = _first(~(off <= calibration.drift_most))
+    position = _first(~(evidence.off <= calibration.drift_most))
     if position is None:
         return None
-    return {"position": position, "off": off[position].item(), "most": calibration.drift_most}
+    return {"position": position, "off": evidence.off[position].item(), "most": calibration.drift_most}
 
 
 def _drift_median(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
-    middle = _median(np.abs(evidence.claimed - evidence.ours))
-    return {"off": middle, "most": calibration.drift_median} if middle > calibration.drift_median else None
+    within = np.count_nonzero(evidence.off <= calibration.drift_median)
+    if 2 * within >= len(evidence.off):  # else the median is not needed, and counting is quicker
+        return None
+    return {"off": _median(evidence.off), "most": calibration.drift_median}
 
 
 SCORE_RULES: dict[str, ScoreRule] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.market import cheating, cpu_per_point, table2
+from benchmarks.market import cheating, cpu_per_point, places, table2
 from benchmarks.market.cheating import LIES, Lie
 from echo2.engines.registry import engine_names
 
@@ -60,3 +60,26 @@ def test_an_engine_that_is_not_measured_is_named_with_the_reason(monkeypatch: py
     monkeypatch.setattr(cpu_per_point, "installed_engines", lambda: ["transformers", "llamacpp", "vllm"])
     assert cpu_per_point.not_measured() == [server]
     assert {one for one, _ in cpu_per_point.OTHERS} | set(cpu_per_point.APART) == set(engine_names())
+
+
+def measured(what: str, by: str) -> float:
+    """Return what a node is measured at, over its capacity."""
+    history = places.HISTORIES[what]
+    return places.MEASURES[by](history, places.known(history)) / places.CAPACITY
+
+
+def test_a_node_is_measured_by_the_leases_that_it_had() -> None:
+    """Why the best stretch of late is proposed (docs/adr/0084-what-a-node-can-make.md)."""
+    few = "has leases for 2"
+    assert [measured(few, by) for by in places.MEASURES] == pytest.approx([0.25] * len(places.MEASURES), rel=0.01)
+    assert measured("had leases for 8 for an epoch, then for 2", "union") < 0.4
+    assert measured("had leases for 8 for an epoch, then for 2", "stretch") > 0.95
+
+
+def test_two_simpler_measures_can_be_driven_up_by_the_node() -> None:
+    hoards, withholds = "has one place, hoards 8 leases, then takes one", "hands in 7 of 8 groups an epoch later"
+    assert measured(hoards, "places") > 3
+    assert measured(withholds, "ends") > 3
+    for what in (hoards, withholds):
+        assert measured(what, "stretch") <= 1.05
+        assert measured(what, "union") <= 1.05

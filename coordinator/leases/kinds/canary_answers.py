@@ -111,9 +111,10 @@ class CanaryAnswers:
         for first, last in ((pivot, _LAST_LEASE), (b"", pivot)):
             given = (era, version, first, last, LOOKED_AT, node, origin.party, node)
             for _, owner, position, attempt, document in self._database.all(_OF_PROVEN, given):
+                if self._accounts.of(owner, now).rank != "proven":
+                    continue
                 lease = decode(document, Lease)
-                fits = lease.calibration is None and lease.task not in self._served
-                if fits and self._accounts.of(owner, now).rank == "proven":
+                if lease.calibration is None and lease.task not in self._served:
                     prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
                     yield ChosenAnswer(position, attempt, prompt, lease.seeds, None)
 

@@ -162,9 +162,8 @@ def judged(world: World, code: str, node: bytes = ALICE) -> None:
         world.decide(waiting, honest_scores(waiting.submission))
     else:
         world.group_service.decide(waiting, Verdict(code, "said in a test", None), world.now)
-    world.group_service.buffer.rebuild(
-        [decided for (decided,) in world.group_service.database.all("SELECT lease FROM verdicts")]
-    )
+    decided = [lease for (lease,) in world.group_service.database.all("SELECT lease FROM verdicts")]
+    world.group_service.buffer.rebuild(decided, 0, 1)
 
 
 @pytest.mark.slow

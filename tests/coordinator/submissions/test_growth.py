@@ -184,6 +184,28 @@ def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -
     assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 open leases"
 
 
+@pytest.mark.slow
+def test_a_lease_request_costs_no_more_beside_a_full_buffer(tmp_path: Path) -> None:
+    """On 05512ca2 each request counts the groups of the buffer."""
+    world = World(tmp_path, batch_groups=10_000, per_node=10_000)
+    world.accepted(ALICE)
+    few = instructions(world, ask)
+    database = world.group_service.database
+    document = encode(world.lease(name("node", 0, 32)))
+    with database.transaction():
+        for number in range(2_000):
+            lease = name("full", number)
+            database.do(
+                "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, state, document, sealed)"
+                " VALUES (?, x'01', ?, ?, 1, 0, 0, 0, 'decided', ?, x'')",
+                (lease, lease, 100_000 + number, document),
+            )
+            database.do("INSERT INTO buffer VALUES (?, 1, 0, ?, 1, NULL, NULL, 0)", (lease, T0))
+    assert world.group_service.count_buffered() > 2_000
+    many = instructions(world, ask)
+    assert many <= 1.5 * few + 20, f"{10 * few} instructions beside an empty buffer, {10 * many} beside a full one"
+
+
 @pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
 @pytest.mark.slow_but("tick")
 def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:

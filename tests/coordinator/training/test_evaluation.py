@@ -9,6 +9,7 @@ import pytest
 
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
+from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.engines.engine import Job, Sample
 from echo2.tasks.arithmetic import REVERSE_TASK
 from tests.support.group_world import TEXT
@@ -46,9 +47,13 @@ async def test_the_jobs_depend_on_the_task_alone() -> None:
     assert cooler == [msgspec.structs.replace(job, temperature=800) for job in jobs]
 
 
-async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SET.pace, "size", 4)
-    monkeypatch.setattr(SET.pace, "note", lambda answers, seconds: None)
+class FourTogether(SlicePace):
+    @property
+    def size(self) -> int:
+        return 4
+
+
+async def test_both_passes_are_scored_and_other_work_comes_between_the_slices() -> None:
     order: list[str] = []
 
     async def hold() -> bool:
@@ -64,8 +69,9 @@ async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(mo
 
     solver: Any = Solver()
     result = await evaluate(
-        [SET], solver, hold=hold, version=7, clock=lambda: 2.5, between=between, meanwhile=meanwhile
-    )
+        [replace(SET, pace=FourTogether())], solver, hold=hold, version=7, clock=lambda: 2.5, between=between,
+        meanwhile=meanwhile,
+    )  # fmt: skip
     assert (result.version, result.at, result.prompts) == (7, 2500, 6)
     assert (result.sampled, result.greedy) == (0.0, 1.0)
     assert solver.calls == [(4, False), (2, False), (4, True), (2, True)]
@@ -85,3 +91,37 @@ async def test_an_evaluation_whose_version_is_gone_ends() -> None:
     with pytest.raises(VersionGone):
         await evaluate([SET], solver, hold=hold, version=7, clock=lambda: 2.5, between=between, meanwhile=meanwhile)
     assert solver.calls == []
+
+
+async def test_a_group_waits_for_a_slice_about_as_long_as_for_a_verdict() -> None:
+    """On 05512ca2 all 128 answers of a slice are generated first: 128 s here, in place of 6."""
+    now, waits, began = 0.0, list[float](), 0.0
+
+    class OneBySecond(Solver):
+        async def generate_all(self, jobs: list[Job]) -> list[list[Sample]]:
+            nonlocal now
+            now += len(jobs)
+            return await super().generate_all(jobs)
+
+    async def hold() -> bool:
+        nonlocal now, began
+        began, now = now, now + 1.0
+        return True
+
+    async def meanwhile(work: Awaitable[T]) -> T:
+        waits.append(now - began)
+        return await work
+
+    async def between() -> None: ...
+
+    solver: Any = OneBySecond()
+    many = replace(SET, prompts=128, pace=SlicePace())
+    for version in range(2):
+        waits.clear()
+        result = await evaluate(
+            [many], solver, hold=hold, version=version, clock=lambda: now, between=between, meanwhile=meanwhile,
+            verdict_seconds=lambda: 6.0,
+        )  # fmt: skip
+    assert result.prompts == 128
+    assert max(waits) <= 6.0
+    assert len(waits) <= 2 * 128 / 4, "slices of one answer would change the version for each"

@@ -106,6 +106,29 @@ async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the
     assert scoring._patience() == EVALUATION_WAIT_SECONDS, "the learner has its next batch"
 
 
+async def test_an_evaluation_knows_how_long_a_group_takes(
+    world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated(scoring, world, HostedTask(TEXT))
+    seconds = list[float | None]()
+
+    async def evaluate(*given: Any, verdict_seconds: Callable[[], float | None], **more: Any) -> None:
+        seconds.append(verdict_seconds())
+        raise VersionGone
+
+    def later() -> None:
+        world.now += 3_000
+
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    assert await scoring.round()
+    scorer.verified = later
+    scoring._failed_evaluations.clear()
+    waiting(world, 1)
+    while len(seconds) < 2:
+        await scoring.round()
+    assert seconds == [None, 3.0]
+
+
 async def test_no_evaluation_begins_while_the_learner_waits_for_groups_on_their_way_but_not_for_ever(
     world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,3 +36,13 @@ def test_a_visit_without_a_verdict_or_without_time_tells_nothing() -> None:
     rate.on_visit(0, 4.0, full=True)
     rate.on_visit(8, 0.0, full=True)
     assert rate.value is None
+
+
+def test_the_time_of_a_rollout_is_measured_by_every_visit() -> None:
+    rate = VerifiedRate()
+    assert rate.each is None
+    rate.on_visit(8, 4.0, full=False)
+    assert rate.each == pytest.approx(0.5)
+    for _ in range(50):
+        rate.on_visit(8, 16.0, full=True)
+    assert rate.each == pytest.approx(2.0, rel=0.01)

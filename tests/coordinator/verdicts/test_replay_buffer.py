@@ -1,5 +1,6 @@
 """The buffer's draw: the one place where the staleness rule is guaranteed."""
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -148,3 +149,69 @@ def test_groups_of_a_file_without_signals_go_by_variance(tmp_path: Path) -> None
     world.group_service.database.do("UPDATE buffer SET signal = varied")  # no group has a signal of its own
     assert drawn(world) == varied
     assert drawn(world) == flat
+
+
+def left(world: World) -> int:
+    """Count the groups that may be drawn, one by one."""
+    at, buffer = world.group_service.progress, world.group_service.buffer
+    assert at is not None
+    where = "era = ? AND version >= ? AND varied >= ? AND lease NOT IN (SELECT lease FROM set_aside)"
+    rows = world.group_service.database.all(
+        f"SELECT lease FROM buffer WHERE {where} AND lease NOT IN (SELECT lease FROM temp.drawn)",
+        (at.era, max(0, at.step - world.spec.staleness), buffer.refill),
+    )
+    return len(rows)
+
+
+class Undone(Exception):
+    """Undoes a transaction."""
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_the_count_follows_each_change_of_the_buffer(tmp_path: Path, refill: bool) -> None:
+    world = World(tmp_path)
+    service = world.group_service
+    service.buffer.refill = refill
+    counts = list[int]()
+
+    def check() -> None:
+        counts.append(world.group_service.count_buffered())
+        assert counts[-1] == left(world) == sum(world.group_service.buffer.by_version(*place(world)).values())
+
+    ids = received(world, 0, 3, ["0", RIGHT]) + received(world, 0, 2, ["0", "0"])
+    check()
+    world.decide_all()
+    check()
+    service.buffer.set_aside([ids[0], ids[0]], "the learner failed at it", world.now)
+    check()
+    first = drawn(world)
+    check()
+    service.buffer.set_aside(first, "the learner failed at it", world.now)
+    check()
+    world.learner_at(1)
+    received(world, 1, 3, ["0", RIGHT])
+    world.decide_all()
+    check()
+    with contextlib.suppress(Undone), service.database.transaction():
+        drawn(world)
+        service.buffer.set_aside([ids[4]], "undone", world.now)
+        raise Undone
+    check()
+    second = drawn(world)
+    check()
+    world.reopen(drawn=second)
+    world.group_service.buffer.refill = refill
+    check()
+    world.reopen()
+    world.group_service.buffer.refill = refill
+    check()
+    world.learner_at(4)
+    check()
+    assert counts[-1] == 0
+    assert len(set(counts)) > 3, "the counts differ"
+
+
+def place(world: World) -> tuple[int, int]:
+    at = world.group_service.progress
+    assert at is not None
+    return at.step, at.era
