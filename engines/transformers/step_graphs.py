@@ -147,7 +147,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(self, compute: Callable[[], object], beside: Graph | None) -> Graph:
         """See `GraphRecorder.record`."""
@@ -169,7 +169,7 @@ class CudaRecorder:
         """Let PyTorch's allocator end what `capture_end` begins to end only after its own error: while it counts a
         recording as under way, neither `empty_cache` nor an out-of-memory gets memory back. Where it does not, it
         raises here."""
-        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        index = self._stream.device_index
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(index, pool)
             torch._C._cuda_releasePool(index, pool)

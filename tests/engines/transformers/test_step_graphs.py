@@ -284,7 +284,7 @@ class PlayedCuda:
 
         class Stream:
             def __init__(self, device: torch.device) -> None:
-                pass
+                self.device_index = device.index
 
             def wait_stream(self, other: str) -> None:
                 cuda.note("wait for", other)
@@ -300,6 +300,7 @@ class PlayedCuda:
                 cuda.note("own stream")
 
         def take_back(index: int, pool: tuple[int, int]) -> None:
+            assert index == 0
             if pool not in cuda.counted:
                 raise RuntimeError("not currently recording")
             cuda.counted.remove(pool)
