@@ -146,9 +146,7 @@ class EnduranceRun:
             state = self._until(lambda state: bool(state.versions), _START)
             for name in NODES:
                 home = ("--home", str(self.folder / name), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0")
-                self._start(
-                    name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", "--priority", "normal", *home
-                )
+                self._start(name, "echo2.node.cli", "join", state.invite, "--gpu", "cpu", "--priority", "normal", *home)
             thread.start()
             began = time.monotonic()
             try:

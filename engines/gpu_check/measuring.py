@@ -7,6 +7,7 @@ Rules
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -136,10 +137,11 @@ class Measuring:
     def _decode(self) -> Yielded:
         from echo2.engines.batch.continuous_batch import FirstToken, NextToken
         from echo2.engines.transformers.decoder import Decoder
+        from echo2.engines.transformers.step_graphs import recorder_of
 
         rows = self._sizes.rows
         model = self._model(self._torch.bfloat16 if self._device.type != "cpu" else self._torch.float32)
-        decoder = Decoder(model, self._device)
+        decoder = Decoder(model, self._device, recorder=recorder_of(self._device, os.environ))
         prompt = decoder.prefill([[7] * CONTEXT])[0]
         decoder.decode([], [FirstToken(prompt, bytes(16), False)] * rows)()
         position, reads = CONTEXT, list[Callable[[], Any]]()

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from echo2.engines.devices.host_transfers import upload
 from echo2.engines.engine import GAP_MOST
 from echo2.engines.sampling import noise_bits
 from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
@@ -63,7 +64,7 @@ def temper(logits: Tensor, temperatures: Sequence[int]) -> Tensor:
         return logits
     if len(distinct) == 1:
         return logits.mul_(factor_of(distinct.pop()))
-    return logits.mul_(torch.tensor([[factor_of(one)] for one in temperatures], device=logits.device))
+    return logits.mul_(upload([[factor_of(one)] for one in temperatures], logits.device))
 
 
 def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,8 @@
    and values are then copied into the places of their rows.
 3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it; what a step
    needs of the host is copied without a wait (engines.devices.host_transfers). So no step waits for this process,
-   and the noise is computed on the device, MPS included (engines.sampling.noise_bits).
+   and the noise is computed on the device, MPS included (engines.sampling.noise_bits). On CUDA the pass of a step is
+   one graph (engines.transformers.step_graphs).
 4. It serves decoder models whose layers all have full or sliding attention (engines.transformers.model_config). `check`
    compares a decode step with a plain pass over the same tokens, so that a model of another kind is refused.
 """
@@ -32,10 +33,13 @@ from echo2.engines.transformers.device_memory import free_memory, release
 from echo2.engines.transformers.lost_device import lost_device
 from echo2.engines.transformers.output_layer import OutputLayer, compute_checked
 from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
+from echo2.engines.transformers.step_graphs import RECORDED_STEP, GraphRecorder, StepGraphs
 
 LOGITS: Final = 24
 """Bytes per row and word of the vocabulary: logits, twice as they are put together, noise, and what the choice computes
 from them."""
+GRAPH_LOGITS: Final = 4
+"""The same, where graphs leave their logits in memory of their own."""
 _CLOSE_LOGITS_SHARE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """The part of the logits' standard deviation by which a decode step and a plain pass may differ in the mean."""
 _PAIRS: Final = 4
@@ -56,15 +60,24 @@ class ComputedPrompt:
 
 
 class Decoder:
-    """`engines.batch.continuous_batch.Backend` over a transformers model. `overlap`: see there."""
+    """`engines.batch.continuous_batch.Backend` over a transformers model. `overlap`: see there. `recorder`: records
+    the passes of steps; None: they are launched operation by operation."""
 
-    def __init__(self, model: Any, device: torch.device, *, overlap: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device,
+        *,
+        overlap: bool | None = None,
+        recorder: GraphRecorder | None = None,
+    ) -> None:
         self._model, self._device = model, device
         self._config = model.config.get_text_config()
         self._kinds = kinds(self._config)
         self._head = OutputLayer.of(model)
         self._dtype: torch.dtype = next(model.parameters()).dtype
         self._attention = AttentionSwitch(model) if half_attention.serves(model, device, self._dtype) else None
+        self._graphs = None if recorder is None else StepGraphs(recorder, device, self._head.linear.out_features)
         self.overlap = device.type in PINNED_DEVICE_KINDS if overlap is None else overlap
         self.clock: Callable[[], float] = time.process_time if device.type == "cpu" else time.perf_counter
         self.reset()
@@ -137,6 +150,8 @@ class Decoder:
         self._lengths: list[int] = []
         """Tokens of each place whose keys and values are there."""
         self._last = torch.empty(0, dtype=torch.int64, device=self._device)
+        if self._graphs is not None:
+            self._graphs.forget()
         release(self._device)
 
     def memory(self) -> Memory:
@@ -145,7 +160,8 @@ class Decoder:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         token = 2 * len(self._kinds) * heads * size * self._dtype.itemsize
-        return Memory(free_memory(self._device) + self._cache.nbytes, token, LOGITS * config.vocab_size)
+        row = (LOGITS + (0 if self._graphs is None else GRAPH_LOGITS)) * config.vocab_size
+        return Memory(free_memory(self._device) + self._cache.nbytes, token, row)
 
     def check(self) -> None:
         """Compare decode steps of rows of two lengths with a plain pass. One of `_PAIRS` must agree: rounding may
@@ -158,6 +174,30 @@ class Decoder:
         if not alike:
             name = type(self._model).__name__
             raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model{why}")
+        if self._graphs is not None:
+            self._check_graphs(self._graphs)
+
+    def _check_graphs(self, graphs: StepGraphs) -> None:
+        """Compare a replayed step with the same one launched operation by operation; use no graph unless they agree.
+        What is replayed was recorded with other tokens, at other positions."""
+        lengths = (3, 6)
+        prompts = self.prefill([[5] * length for length in lengths])
+        self.decode([], [FirstToken(prompt, bytes(16), False) for prompt in prompts])
+        with _computing():
+            for number in range(RECORDED_STEP + 2):
+                fed = [(101 * number + 59 * length) % self._config.vocab_size for length in lengths]
+                rows = [
+                    NextToken(token, length + number, bytes(16), 1, False)
+                    for token, length in zip(fed, lengths, strict=True)
+                ]
+                replayed = self._next_logits(rows).clone()
+            self._graphs = None
+            agree = _alike(replayed, self._next_logits(rows), self._dtype)
+        if graphs.on and not agree:
+            graphs.end("a replayed step gives other logits")
+        graphs.forget()
+        self._graphs = graphs if graphs.on else None
+        self.reset()
 
     def _is_alike(self, number: int) -> bool:
         """Tell whether a decode step of two rows agrees with a plain pass. `number`: number of the pair of rows."""
@@ -185,16 +225,27 @@ class Decoder:
         return hidden
 
     def _next_logits(self, rows: Sequence[NextToken]) -> Tensor:
-        """The logits after one more token of each row, [rows, V]."""
-        self._cache.step([row.position for row in rows])
-        self._lengths = [row.position + 1 for row in rows]
+        """The logits after one more token of each row, [rows, V], good until the next call."""
+        positions = [row.position for row in rows]
+        if self._graphs is None:
+            self._cache.step(positions)
+            logits = self._step_logits(self._fed_tokens(rows))
+        else:
+            logits = self._graphs.step(self._cache, self._fed_tokens(rows), positions, self._step_logits)
+            if not self._graphs.on:
+                self._graphs = None
+        self._lengths = [position + 1 for position in positions]
+        return logits
+
+    def _step_logits(self, fed: Tensor) -> Tensor:
+        """The logits after a token of each row of the cache's present step."""
         masks = {
             kind: self._cache.mask(self._dtype, self._config.sliding_window if kind == SLIDING_ATTENTION else None)
             for kind in set(self._kinds)
         }
         with self._attention.to(half_attention.NAME) if self._attention else nullcontext():
             hidden = self._model.base_model(
-                self._fed_tokens(rows)[:, None],
+                fed[:, None],
                 attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
                 position_ids=self._cache.positions[:, None],
                 past_key_values=self._cache,

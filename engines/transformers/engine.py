@@ -38,6 +38,7 @@ from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.engines.transformers.roundings import round_as_asked, tf32_rounding
 from echo2.engines.transformers.scoring import GroupScorer
+from echo2.engines.transformers.step_graphs import recorder_of
 from echo2.engines.transformers.unfilled_model import allocate, build_unfilled
 from echo2.weights.diff import Change
 from echo2.weights.errors import WeightsError
@@ -101,7 +102,7 @@ class TransformersEngine(BatchEngine[_Live]):
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
 
     def decoder(self, model: Any) -> Decoder:
-        return Decoder(model, self._device)
+        return Decoder(model, self._device, recorder=recorder_of(self._device, os.environ))
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""

@@ -77,6 +77,26 @@ class RowCache(Cache):
         self.places = torch.arange(self.count, device=self._device)
         self.positions = upload(positions, self._device)
 
+    def step_at(self, positions: Tensor, places: Tensor, span: int) -> None:
+        """Begin a step with tensors at hand; the buffers reach so far. `span`: tokens of the longest row, or more."""
+        self.count, self.span, self.places, self.positions = len(positions), span, places, positions
+
+    def reach(self, tokens: int) -> None:
+        """Enlarge the buffers of all rows to so many tokens."""
+        for layer in self._layers():
+            layer.reach(layer.keys, layer.values, layer.keys.shape[0], tokens)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """The places and tokens of the buffers."""
+        keys: Tensor = self._layers()[0].keys
+        return keys.shape[0], keys.shape[2]
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the buffers lie, and their room."""
+        return *self.room, *(buffer.data_ptr() for layer in self._layers() for buffer in (layer.keys, layer.values))
+
     def mask(self, dtype: torch.dtype, window: int | None = None) -> Tensor:
         """Return what the step's rows attend to, as a number to add: [rows, 1, 1, span]. `window`: only so many last
         tokens."""
