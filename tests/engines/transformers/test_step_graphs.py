@@ -11,8 +11,8 @@ import structlog
 import torch
 from transformers import Qwen3MoeForCausalLM
 
+from benchmarks.plays.direct import generate, generate_all
 from echo2.engines.batch.continuous_batch import FirstToken, NextToken
-from echo2.engines.direct import generate, generate_all
 from echo2.engines.engine import Job, Sample
 from echo2.engines.transformers import step_graphs
 from echo2.engines.transformers.decoder import Decoder
