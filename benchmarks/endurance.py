@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 import psutil
@@ -44,6 +44,7 @@ from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import first_model, setup
+from echo2.coordinator.settings.config import GuardKind
 from echo2.p2p.errors import Unreachable
 
 EVERY: Final = 10.0
@@ -230,6 +231,7 @@ def make_run(home: Path, steps: int | None) -> None:
         "learner": dict(TINY_DEMO.learner),
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"], "mdns": False},
         "https": {"listen": []},
+        "guard": {"warn_only": get_args(GuardKind)},  # a policy that has learned all it can dies in an hour
     }
     if steps is not None:
         flags["run"]["steps"] = steps
