@@ -17,8 +17,8 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.plays.direct import generate
 from benchmarks.memory_network.transport import MemoryNetwork
+from benchmarks.plays.direct import generate
 from echo2.engines.engine import DTYPES, EngineRows, Job, Sample
 from echo2.engines.process.messages import ROWS_NOTICE, Probed
 from echo2.engines.process.process import EngineProcess, Play

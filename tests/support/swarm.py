@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
-from benchmarks.plays import direct
 from benchmarks.memory_network.transport import Link, MemoryNetwork
+from benchmarks.plays import direct
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
