@@ -52,4 +52,7 @@ def lease_of(text: str) -> bytes:
 def ask_verdict(home: Path, lease: str, *, ask: bool = False) -> dict[str, Any]:
     """Return the basis of the verdict on a lease; `ask`: appeal it. Raises as `ask_daemon` does, `BadConfig` for a text
     that names no lease, and `RefusedByRun` where the coordinator refuses."""
-    return ask_daemon(home, command="verdict", lease=lease_of(lease).hex(), ask=ask)
+    answer = ask_daemon(home, command="verdict", lease=lease_of(lease).hex(), ask=ask)
+    if "refused" in answer:  # of a daemon that began before an update
+        raise RefusedByRun(answer["refused"])
+    return answer
