@@ -24,9 +24,9 @@ second whatever runs beside it. A group's age is that at which it can be drawn a
 version to that in which it ends, and one more. *Drawn* are tokens of groups that are at most S old. With one copy a
 change takes 5 s once all rows have ended; into a second copy weights are loaded beside the rows. The rules:
 
-    at once         for each version, as the product does; one that comes meanwhile is passed over
+    at once         for each version; one that comes meanwhile is passed over
     every second    once two versions, or more, have come; every fifth: once five have
-    by age          at half of S, or once a group that begins now would be too old, by the median time of the last ones
+    by age          by the product's own rule (engines/process/change_time.py), for a node all of whose groups are wanted
 
 The memory of a second copy could hold rows instead: "its memory for rows" is one copy with as many more.
 """
@@ -46,6 +46,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from echo2.engines.process.change_time import GroupsUnderWay, is_due
 
 GROUP: Final = 16
 MEAN, LIMIT, SIGMA = 2_500, 8_192, 0.8
@@ -121,11 +122,13 @@ class Device(NamedTuple):
 
 class Progress(NamedTuple):
     """The facts that a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for
-    which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet."""
+    which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet.
+    `under_way`: steps since each group under way began."""
 
     lag: int
     since: float
     takes: float | None
+    under_way: Sequence[float] = ()
 
 
 Rule = Callable[[Progress], bool]
@@ -145,10 +148,9 @@ def every_fifth(progress: Progress) -> bool:
 
 
 def by_age(progress: Progress) -> bool:
-    """Change at half of S, or where a group that begins now would be too old once it can be drawn."""
-    if not progress.lag or progress.takes is None:
-        return progress.lag >= 1
-    return 2 * progress.lag >= STALENESS or progress.lag + progress.since + progress.takes >= STALENESS
+    """Change as the product does where each lease that is requested is given."""
+    groups = GroupsUnderWay([progress.under_way], progress.takes, is_wanted=True)
+    return progress.lag >= 1 and is_due(progress.lag + progress.since, 1.0, STALENESS, groups)
 
 
 class OpenGroup:
@@ -196,6 +198,8 @@ class VersionedNode:
         """Rows by the number of tokens, of any row since the start, with which they end; a number of their own, their
         length, their group."""
         self._rows_under: Counter[int] = Counter()
+        self._changes = False
+        """Whether no group begins before the change."""
         self._waiting: list[int] = []
         """Lengths of the rollouts of `_group` that have no row yet."""
         self._group = OpenGroup(0, 0.0)
@@ -208,7 +212,7 @@ class VersionedNode:
         while self.now < hours * 3600:
             if self._copies == 1 and not self._running and self._newest > self.version:
                 self.now += CHANGE_SECONDS
-                self.version = self._newest
+                self.version, self._changes = self._newest, False
             self._fill()
             self._advance()
         drawn = sum(tokens for age, tokens in self._ages if age <= STALENESS)
@@ -227,17 +231,19 @@ class VersionedNode:
     def _is_due(self) -> bool:
         takes = statistics.median(self._took) / self._step if self._took else None
         since = self.now / self._step - self._newest
-        return self._rule(Progress(self._newest - self.version, since, takes))
+        under_way = [(self.now - group.began) / self._step for group in dict.fromkeys(one[-1] for one in self._running)]
+        return self._rule(Progress(self._newest - self.version, since, takes, under_way))
 
     def _fill(self) -> None:
         """Begin rollouts in all free rows, unless a change waits for those that run."""
         while len(self._running) < self._device.rows:
             if not self._waiting:
-                if self._is_due():
+                self._changes = self._changes or self._is_due()
+                if self._changes:
                     if self._copies == 1:
                         return
                     if not self._rows_under.keys() - {self.version}:  # a copy is free
-                        self.version = self._newest
+                        self.version, self._changes = self._newest, False
                 self._group = OpenGroup(self.version, self.now)
                 self._waiting = [length(self._chance) for _ in range(GROUP)]
             tokens = self._waiting.pop()

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import structlog
 
 from echo2.engines.engine import EngineUnusable
+from echo2.engines.process.change_time import GroupsUnderWay
 from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -67,6 +68,12 @@ class EngineWorkers:
     def done(self) -> int:
         """Leases completed since the start."""
         return sum(worker.done for worker in self.workers)
+
+    def groups_under_way(self) -> GroupsUnderWay:
+        """Return the groups under way. A group usually takes as long as on the engine where it takes longest."""
+        usual = [one for worker in self.workers if (one := worker.rate.usual_duration()) is not None]
+        seconds = [worker.seconds_under_way() for worker in self.workers]
+        return GroupsUnderWay(seconds, max(usual, default=None), all(worker.is_wanted for worker in self.workers))
 
     @property
     def refusals(self) -> list[Refusal]:

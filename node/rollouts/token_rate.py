@@ -6,10 +6,14 @@ Rules
 2. A group counts when it is complete: then its tokens are worth something.
 """
 
+import itertools
+import statistics
 from collections import deque
 from typing import Final
 
 WINDOW_SECONDS: Final = 300.0
+MEDIAN_GROUPS: Final = 32
+"""Groups over which the usual duration is taken."""
 
 
 class TokenRate:
@@ -22,6 +26,11 @@ class TokenRate:
     def note(self, tokens: int, began: float, now: float) -> None:
         """Note a complete group."""
         self._groups.append((began, now, tokens))
+
+    def usual_duration(self) -> float | None:
+        """Return the seconds that a group takes, the median of the last ones; None: none is complete yet."""
+        last = itertools.islice(reversed(self._groups), MEDIAN_GROUPS)
+        return statistics.median(ended - began for began, ended, _ in last) if self._groups else None
 
     def per_second(self, now: float) -> float | None:
         """Return the rate; None: no group is complete yet."""

@@ -1,0 +1,88 @@
+"""Choose when a node changes its version. Pure.
+
+To change, a node finishes the groups under way and begins none: its rows empty until the longest group has ended. Where
+groups take about as long as a step of the learner, a change for each version leaves rows empty for half of the time. But
+a group is learned from until its age is above S, so a node may pass over versions.
+
+Terms
+- A node is *behind* by the steps of the learner since the one that made its version: whole versions, and the part of a
+  step since the newest came.
+- A change *costs* the time for which a row stands empty, in the mean: from the end of its group to that of the last.
+- A group that begins now is drawn at the earliest at the age of what the node is behind, and of the steps that a group
+  takes, rounded up.
+
+Rules
+1. A node changes at once where that loses little: no group is under way; a change costs less than `LEAST_CHANGE_COST`
+   of a step; or the coordinator refused a lease since the version was loaded, so the node makes all that is wanted.
+2. It changes at once while it does not know how long a group or a step takes.
+3. Else it changes before it would begin a group that is drawn at an age above half of S. Where groups take so long that
+   all are older, it passes over one version, and changes before it would begin a group that is drawn at an age above S.
+"""
+
+import itertools
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+LEAST_CHANGE_COST: Final = 0.25
+"""Part of a step below which a change costs little."""
+REMEMBERED_VERSIONS: Final = 9
+"""Versions by whose times a step is measured."""
+
+
+class GroupsUnderWay(NamedTuple):
+    """The groups of a node. `seconds`: seconds since each group had its first place, by engine. `usual`: seconds that a
+    group takes, in the median; None: none has ended. `is_wanted`: whether each lease that was requested under the
+    loaded version was given."""
+
+    seconds: Sequence[Sequence[float]] = ()
+    usual: float | None = None
+    is_wanted: bool = False
+
+    @property
+    def change_cost(self) -> float:
+        """The seconds that a change costs."""
+        usual = self.usual or 0.0
+        left = [[max(0.0, usual - since) for since in engine] for engine in self.seconds if engine]
+        return statistics.fmean(max(engine) - statistics.fmean(engine) for engine in left) if left else 0.0
+
+
+def is_due(behind: float, step: float, staleness: int, groups: GroupsUnderWay) -> bool:
+    """Tell whether a node changes to a newer version now. `behind`: steps. `step`: seconds of a step, above 0.
+    `staleness`: S."""
+    if groups.usual is None or not groups.is_wanted or groups.change_cost < LEAST_CHANGE_COST * step:
+        return True
+    takes = groups.usual / step
+    return behind + takes >= min(staleness, max(staleness // 2, 2 + takes))
+
+
+class StepPace:
+    """The pace of the learner's steps, by the times at which its versions were first announced."""
+
+    def __init__(self) -> None:
+        self._announced: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_VERSIONS)
+        """Versions with the time of the first Head of each that was heard, ms, in order."""
+
+    def on_head(self, version: int, issued: int) -> None:
+        """Note a Head. A version older than the last one means that steps were undone: what was known is forgotten."""
+        if self._announced and version < self._announced[-1][0]:
+            self._announced.clear()
+        if not self._announced or version > self._announced[-1][0]:
+            self._announced.append((version, issued))
+
+    def seconds(self) -> float | None:
+        """Return the seconds of a step, the median of the last versions; None: not known."""
+        times = [
+            (late - early) / (1000 * (newer - older))
+            for (older, early), (newer, late) in itertools.pairwise(self._announced)
+        ]
+        return statistics.median(times) or None if times else None
+
+    def behind(self, version: int, now: int) -> float | None:
+        """Return by how many steps a node with this version is behind; None: not known. `now`: ms."""
+        step = self.seconds()
+        if step is None:
+            return None
+        newest, announced = self._announced[-1]
+        return newest - version + max(0, now - announced) / (1000 * step)

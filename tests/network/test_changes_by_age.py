@@ -1,0 +1,65 @@
+"""Versions and the groups of a node: where these take long, versions are passed over and groups are drawn in time."""
+
+from pathlib import Path
+
+import pytest
+
+from echo2.engines.engine import Job
+from tests.support.bigram import BigramEngine
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import InProcessEngine, until
+from tests.support.swarm import Swarm, make_swarm, step, whole, working
+
+STALENESS = 8
+
+
+class UnevenEngine(InProcessEngine):
+    """An engine whose groups do not end together: each third takes two fifths of the time of the others. `longest`:
+    seconds."""
+
+    def __init__(self, longest: float, places: int) -> None:
+        super().__init__(seconds=longest, places=places)
+        self.longest, self._begun = longest, 0
+
+    async def _generating(self, engine: BigramEngine, job: Job) -> None:
+        self._begun += 1
+        self.seconds = self.longest * (0.4 if self._begun % 3 == 0 else 1.0)
+        await super()._generating(engine, job)
+
+
+def drawn_ages(swarm: Swarm, steps: int, engine: InProcessEngine) -> tuple[list[int], list[int]]:
+    """Run a node for so many steps; return the ages at which its groups were drawn, and by how many ms its leases were
+    sent after the version that follows theirs."""
+
+    async def main() -> tuple[list[int], list[int]]:
+        async with swarm.coordinating() as coordinator:
+            async with working(swarm.node("node", engine=engine)):
+                await until(lambda: step(coordinator) >= steps, 600)
+                whole(swarm)
+                database = coordinator.group_service.database
+                ages = database.all("SELECT d.step - 1 - l.version FROM draws d JOIN leases l ON l.id = d.lease")
+                late = database.all(
+                    "SELECT l.sent - v.at FROM leases l JOIN versions v ON v.era = l.era AND v.version = l.version + 1"
+                )
+                return [age for (age,) in ages], [ms for (ms,) in late]
+
+    return run_fake(main)
+
+
+@pytest.mark.slow
+def test_a_node_with_long_groups_passes_over_versions_and_its_groups_are_drawn_within_half_of_s(tmp_path: Path) -> None:
+    """The learner waits for this node, and a group takes about a step."""
+    swarm = make_swarm(tmp_path, staleness=STALENESS, batch_groups=4, steps=100)
+    ages, late = drawn_ages(swarm, 24, UnevenEngine(6.0, places=4))
+    assert max(late) > 5_000, "groups began under a version after the next one had come"
+    assert max(ages) <= STALENESS // 2
+    assert len(ages) >= 4 * 23
+
+
+@pytest.mark.slow
+def test_a_node_with_short_groups_takes_each_version_at_once(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path, staleness=STALENESS, batch_groups=4, steps=100)
+    swarm.learner.seconds = 4.0
+    ages, late = drawn_ages(swarm, 12, UnevenEngine(0.8, places=4))
+    assert max(late) < 1_000
+    assert max(ages) <= 2
