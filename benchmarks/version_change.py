@@ -57,6 +57,10 @@ STALENESS: Final = 4
 CHANGE_SECONDS: Final = 5.0
 STEPS: Final = (60.0, 180.0, 600.0)
 """Seconds of a step of the learner."""
+USED, DRAWN = 0.55, 1.1
+"""Bars of the product's rule with Qwen3-4B and the shortest steps: rows in use, and drawn tokens by those at once."""
+OLDER: Final = 0.1
+"""A bar of the same rule with the longest steps: by how much it may make groups older."""
 GAIN: Final = 1.1
 """The bar: drawn tokens with two copies by those with one in the same memory. Below it a second copy is not built."""
 
@@ -278,12 +282,13 @@ class Case(NamedTuple):
     spare: bool = False
 
 
-TODAY: Final = Case("one copy, at once", 1, at_once)
+ONCE: Final = Case("one copy, at once", 1, at_once)
+BY_AGE: Final = Case("one copy, by age", 1, by_age)
 ROWS_INSTEAD: Final = Case("its memory for rows, at once", 1, at_once, spare=True)
 TWO: Final = (Case("two copies, at once", 2, at_once), Case("two copies, every second", 2, every_second))
 CASES: Final = (
-    TODAY,
-    Case("one copy, by age", 1, by_age),
+    ONCE,
+    BY_AGE,
     Case("one copy, every second", 1, every_second),
     Case("one copy, every fifth", 1, every_fifth),
     *TWO,
@@ -318,7 +323,7 @@ def report(name: str, model: ModelBytes | None, hours: float) -> list[Claim]:
         ["step, s", "node", "rows in use", "tokens/s", "drawn tokens/s", "mean age", "older than S"],
         [(step, case.name, *result) for (case, step), result in results.items() if result is not None],
     )
-    claims = []
+    claims = by_age_claims(results) if name == "Qwen3-4B" else []
     for step in STEPS:
         anchor, two = results[ROWS_INSTEAD, step], [results[case, step] for case in TWO]
         if anchor is not None:
@@ -326,6 +331,18 @@ def report(name: str, model: ModelBytes | None, hours: float) -> list[Claim]:
             ratio = best / anchor.drawn
             claims.append(Claim(f"two copies of {name}, {step:g} s", ratio, "rows instead", GAIN, at_most=True))
     return claims
+
+
+def by_age_claims(results: Mapping[tuple[Case, float], Result | None]) -> list[Claim]:
+    """Return the claims of the product's rule."""
+    short, long = STEPS[0], STEPS[-1]
+    once, aged, long_once, long_aged = (results[case, step] for step in (short, long) for case in (ONCE, BY_AGE))
+    assert once and aged and long_once and long_aged
+    return [
+        Claim(f"rows in use by age, {short:g} s", aged.used, "all rows", USED),
+        Claim(f"drawn by age, {short:g} s", aged.drawn / once.drawn, "at once", DRAWN),
+        Claim(f"older by age, {long:g} s", long_aged.age - long_once.age, "at once", OLDER, at_most=True),
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,14 +1,19 @@
 """Versions and the groups of a node: where these take long, versions are passed over and groups are drawn in time."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 from echo2.engines.engine import Job
+from echo2.protocol.requests import Refusal
 from tests.support.bigram import BigramEngine
-from tests.support.clock import run_fake
-from tests.support.fake_coordinator import InProcessEngine, until
-from tests.support.swarm import Swarm, make_swarm, step, whole, working
+from tests.support.clock import on_fake_clock, run_fake
+from tests.support.fake_coordinator import InProcessEngine, Node, until
+from tests.support.small_run import SmallRun
+from tests.support.swarm import Swarm, accepted, make_swarm, step, whole, working
 
 STALENESS = 8
 
@@ -63,3 +68,53 @@ def test_a_node_with_short_groups_takes_each_version_at_once(tmp_path: Path) -> 
     ages, late = drawn_ages(swarm, 12, UnevenEngine(0.8, places=4))
     assert max(late) < 1_000
     assert max(ages) <= 2
+
+
+@asynccontextmanager
+async def third_version(small_run: SmallRun) -> AsyncIterator[Node]:
+    """Run a node at version 2 of steps of 3 s; its groups take two steps. S is 4."""
+    async with small_run.working(engine=UnevenEngine(6.0, places=4)) as node:
+        for version in (1, 2):
+            await anyio.sleep(3.0)
+            await small_run.coordinator.publish(version)
+        await until(lambda: node.holds(2))
+        done = accepted(node)
+        await until(lambda: accepted(node) >= done + 6)
+        yield node
+
+
+@on_fake_clock
+async def test_a_node_all_of_whose_groups_are_wanted_passes_over_a_version(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with third_version(small_run) as node:
+        await coordinator.publish(3)
+        began = len(coordinator.leases)
+        await anyio.sleep(3.0)
+        assert node.daemon.follower.heads.newest.version == 3
+        assert node.holds(2)
+        assert len(coordinator.leases) > began
+        await coordinator.publish(4)
+        await until(lambda: node.holds(4), 7.0)
+        await until(lambda: max(lease.version for lease in coordinator.leases.values()) == 4)
+        versions = {lease.version for lease in list(coordinator.leases.values())[began:]}
+        assert versions == {2, 4}
+        decided = len(coordinator.decided)
+        await until(lambda: len(coordinator.decided) >= decided + 4)
+        assert "refused" not in node.daemon.outbox.counts()
+
+
+@on_fake_clock
+async def test_a_node_that_was_refused_a_lease_changes_at_once(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with third_version(small_run) as node:
+        coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=100)
+        await until(lambda: node.daemon.rollouts.refusals)
+        del coordinator.refusals["lease"]
+        began = len(coordinator.leases)
+        await until(lambda: len(coordinator.leases) > began)
+        await coordinator.publish(3)
+        await anyio.sleep(1.0)
+        began = len(coordinator.leases)
+        await until(lambda: node.holds(3), 6.0)
+        await until(lambda: len(coordinator.leases) > began)
+        assert {lease.version for lease in list(coordinator.leases.values())[began:]} == {3}
