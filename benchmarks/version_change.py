@@ -26,7 +26,7 @@ change takes 5 s once all rows have ended; into a second copy weights are loaded
 
     at once         for each version; one that comes meanwhile is passed over
     every second    once two versions, or more, have come; every fifth: once five have
-    by age          by the product's own rule (engines/process/change_time.py), for a node all of whose groups are wanted
+    by age          by the product's rule (engines/process/change_time.py), for a node all of whose groups are wanted
 
 The memory of a second copy could hold rows instead: "its memory for rows" is one copy with as many more.
 """
@@ -46,7 +46,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from echo2.engines.process.change_time import GroupsUnderWay, is_due
+from echo2.engines.process.change_time import ChangeLoss, Workload, is_due
 
 GROUP: Final = 16
 MEAN, LIMIT, SIGMA = 2_500, 8_192, 0.8
@@ -127,12 +127,12 @@ class Device(NamedTuple):
 class Progress(NamedTuple):
     """The facts that a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for
     which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet.
-    `under_way`: steps since each group under way began."""
+    `cost`: steps that a change costs; None: none was measured."""
 
     lag: int
     since: float
     takes: float | None
-    under_way: Sequence[float] = ()
+    cost: float | None
 
 
 Rule = Callable[[Progress], bool]
@@ -153,8 +153,8 @@ def every_fifth(progress: Progress) -> bool:
 
 def by_age(progress: Progress) -> bool:
     """Change as the product does where each lease that is requested is given."""
-    groups = GroupsUnderWay([progress.under_way], progress.takes, is_wanted=True)
-    return progress.lag >= 1 and is_due(progress.lag + progress.since, 1.0, STALENESS, groups)
+    work = Workload(is_working=True, is_wanted=True, group=progress.takes, change=progress.cost)
+    return progress.lag >= 1 and is_due(progress.lag + progress.since, 1.0, STALENESS, work)
 
 
 class OpenGroup:
@@ -208,6 +208,7 @@ class VersionedNode:
         """Lengths of the rollouts of `_group` that have no row yet."""
         self._group = OpenGroup(0, 0.0)
         self._took: deque[float] = deque(maxlen=32)
+        self._cost = ChangeLoss()
         self._ages: list[tuple[int, int]] = []
         """Age and tokens of each group that has ended."""
 
@@ -217,6 +218,7 @@ class VersionedNode:
             if self._copies == 1 and not self._running and self._newest > self.version:
                 self.now += CHANGE_SECONDS
                 self.version, self._changes = self._newest, False
+                self._cost.end(self.now)
             self._fill()
             self._advance()
         drawn = sum(tokens for age, tokens in self._ages if age <= STALENESS)
@@ -235,8 +237,9 @@ class VersionedNode:
     def _is_due(self) -> bool:
         takes = statistics.median(self._took) / self._step if self._took else None
         since = self.now / self._step - self._newest
-        under_way = [(self.now - group.began) / self._step for group in dict.fromkeys(one[-1] for one in self._running)]
-        return self._rule(Progress(self._newest - self.version, since, takes, under_way))
+        cost = self._cost.seconds()
+        cost = None if cost is None else cost / self._step
+        return self._rule(Progress(self._newest - self.version, since, takes, cost))
 
     def _fill(self) -> None:
         """Begin rollouts in all free rows, unless a change waits for those that run."""
@@ -245,6 +248,7 @@ class VersionedNode:
                 self._changes = self._changes or self._is_due()
                 if self._changes:
                     if self._copies == 1:
+                        self._cost.begin(len(self._running), self.now)
                         return
                     if not self._rows_under.keys() - {self.version}:  # a copy is free
                         self.version, self._changes = self._newest, False
@@ -266,6 +270,7 @@ class VersionedNode:
         self._context += rows * count - tokens
         self._rows_under[group.version] -= 1
         self._rows_under += Counter()  # drops a version without rows
+        self._cost.on_rows(rows - 1, self.now)
         group.left -= 1
         group.tokens += tokens
         if not group.left:
@@ -337,7 +342,10 @@ def by_age_claims(results: Mapping[tuple[Case, float], Result | None]) -> list[C
     """Return the claims of the product's rule."""
     short, long = STEPS[0], STEPS[-1]
     once, aged, long_once, long_aged = (results[case, step] for step in (short, long) for case in (ONCE, BY_AGE))
-    assert once and aged and long_once and long_aged
+    assert once is not None
+    assert aged is not None
+    assert long_once is not None
+    assert long_aged is not None
     return [
         Claim(f"rows in use by age, {short:g} s", aged.used, "all rows", USED),
         Claim(f"drawn by age, {short:g} s", aged.drawn / once.drawn, "at once", DRAWN),

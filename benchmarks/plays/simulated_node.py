@@ -3,7 +3,6 @@
 import statistics
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,7 +16,7 @@ from echo2.coordinator.leases.delivery_record import (
 )
 from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES
 from echo2.coordinator.leases.room_shares import Share
-from echo2.engines.process.change_time import GroupsUnderWay, StepPace, is_due
+from echo2.engines.process.change_time import ChangeLoss, StepPace, Workload, is_due
 
 MEDIAN_GROUPS: Final = 32
 """As node/rollouts/token_rate.py has it."""
@@ -48,6 +47,7 @@ class SimulatedNode:
     refused_under: int = -1
     took: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_GROUPS))
     pace: StepPace = field(default_factory=StepPace)
+    change_cost: ChangeLoss = field(default_factory=ChangeLoss)
     open_leases: int = 0
     undecided: int = 0
     ended: dict[int, PastLease] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class SimulatedNode:
     _record: tuple[int, DeliveryRecord] | None = None
     """The groups that were measured, and the record of them; None: leases have ended since."""
 
-    def is_due(self, seconds: Sequence[float], staleness: int, now: int) -> bool:
-        """Tell whether the node changes to the newest version now. `seconds`: seconds since each of its groups began.
-        `now`: ms."""
+    def is_due(self, staleness: int, now: int) -> bool:
+        """Tell whether the node changes to the newest version now. `now`: ms."""
         step, behind = self.pace.seconds(), self.pace.behind(self.loaded, now)
         if step is None or behind is None:
             return True
-        usual = statistics.median(self.took) if self.took else None
-        return is_due(behind, step, staleness, GroupsUnderWay([seconds], usual, self.refused_under != self.loaded))
+        group = statistics.median(self.took) if self.took else None
+        is_wanted, cost = self.refused_under != self.loaded, self.change_cost.seconds()
+        return is_due(behind, step, staleness, Workload(bool(self.running), is_wanted, group, cost))
 
     def end(self, lease: int, row: PastLease) -> None:
         """Note that a lease ended, or that its group came after it had."""

@@ -193,9 +193,10 @@ class SimulatedRun:
             self._give(node)
 
     def _changes(self, node: SimulatedNode) -> bool:
-        """Tell whether a node is to load the newest version before it begins another group, from now on until it has."""
-        seconds = [self.clock.now - self.work[lease].began for lease in node.running]
-        node.changes = node.changes or node.is_due(seconds, self.scene.staleness, self._now())
+        """Tell whether a node loads the newest version before it begins another group, from now on until it has."""
+        if not node.changes and node.is_due(self.scene.staleness, self._now()):
+            node.changes = True
+            node.change_cost.begin(len(node.running), self.clock.now)
         return node.changes
 
     def _loads(self, node: SimulatedNode) -> bool:
@@ -204,6 +205,7 @@ class SimulatedRun:
         if node.running:
             return False
         node.loaded, node.changes, now = node.newest, False, self._now()
+        node.change_cost.end(self.clock.now)
         applied = Acknowledgement(era=1, version=node.loaded, heard=0, complete=0, applied=0)
         self.broadcasts.on_acknowledgement(node.key.hex(), applied, now, here_since=node.here_since, admitted=True)
         self._reach = self.broadcasts.reach() or 0.0
@@ -258,6 +260,7 @@ class SimulatedRun:
         work = self.work.pop(lease)
         self.sampled += work.prompt.length
         node.took.append(self.clock.now - work.began)
+        node.change_cost.on_rows(len(node.running), self.clock.now)
         if not node.active:
             self._count_hours(node)
         ended = self._end(lease, came=self._now())

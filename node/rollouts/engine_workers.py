@@ -14,12 +14,13 @@ Rules
 """
 
 import asyncio
+import statistics
 from collections.abc import Sequence
 
 import structlog
 
 from echo2.engines.engine import EngineUnusable
-from echo2.engines.process.change_time import GroupsUnderWay
+from echo2.engines.process.change_time import Workload
 from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -69,11 +70,17 @@ class EngineWorkers:
         """Leases completed since the start."""
         return sum(worker.done for worker in self.workers)
 
-    def groups_under_way(self) -> GroupsUnderWay:
-        """Return the groups under way. A group usually takes as long as on the engine where it takes longest."""
-        usual = [one for worker in self.workers if (one := worker.rate.usual_duration()) is not None]
-        seconds = [worker.seconds_under_way() for worker in self.workers]
-        return GroupsUnderWay(seconds, max(usual, default=None), all(worker.is_wanted for worker in self.workers))
+    def workload(self) -> Workload:
+        """Return the work of the node. A group takes as long as on the engine where it takes longest, and a change
+        costs what it costs the engines in the mean."""
+        groups = [one for worker in self.workers if (one := worker.rate.usual_duration()) is not None]
+        changes = [one for engine in self._fleet.engines if (one := engine.change_cost.seconds()) is not None]
+        return Workload(
+            self.working,
+            all(worker.is_wanted for worker in self.workers),
+            max(groups, default=None),
+            statistics.fmean(changes) if changes else None,
+        )
 
     @property
     def refusals(self) -> list[Refusal]:

@@ -260,11 +260,6 @@ class RolloutWorker:
         """Whether each lease that was requested under the loaded version was given."""
         return self._refused_under is None or self._refused_under != self._engine.current
 
-    def seconds_under_way(self) -> list[float]:
-        """Return for how many seconds each group under way has had a place; those that wait for one are left out."""
-        now, begun = asyncio.get_running_loop().time(), map(self._prefetch.start_time_of, self.leases)
-        return [now - start for start in begun if start is not None]
-
     def give_up(self, lease: bytes) -> None:
         """Give up the group of a lease that the coordinator has ended, if it still waits here."""
         if lease in self._tasks and lease in self.waiting:

@@ -33,8 +33,8 @@ _log = structlog.get_logger("node")
 
 
 class HeadListener:
-    """The Heads that a node hears. `news`: set by a newer Head. `source`: peer that sent the newest. `pace`: pace of the
-    steps that they announce."""
+    """The Heads that a node hears. `news`: set by a newer Head. `source`: peer that sent the newest. `pace`: pace of
+    the steps that they announce."""
 
     def __init__(
         self,

@@ -1,21 +1,19 @@
-"""When a node changes its version: by the age at which its groups would be drawn, and at once where that loses little."""
+"""When a node changes its version: by the age at which its groups are drawn, and at once where that loses little."""
 
 import pytest
 
-from echo2.engines.process.change_time import GroupsUnderWay, StepPace, is_due
+from echo2.engines.process.change_time import ChangeLoss, StepPace, Workload, is_due
 
 STEP = 60.0
-LONG = GroupsUnderWay([[0.0, 40.0, 80.0, 120.0]], usual=120.0, is_wanted=True)
-"""Groups of two steps, of which one has just begun."""
-AT_ONCE: dict[str, GroupsUnderWay] = {
-    "no group under way": LONG._replace(seconds=[[]]),
-    "groups of which none has ended": LONG._replace(usual=None),
+LONG = Workload(is_working=True, is_wanted=True, group=120.0, change=60.0)
+"""Groups of two steps, whose rows stand empty for one step at a change."""
+AT_ONCE: dict[str, Workload] = {
+    "no group under way": LONG._replace(is_working=False),
     "a lease was refused": LONG._replace(is_wanted=False),
-    "one group after the other": LONG._replace(seconds=[[30.0]]),
-    "one group after the other on each of two engines": LONG._replace(seconds=[[30.0], [90.0]]),
-    "groups that end together": LONG._replace(seconds=[[30.0, 30.0, 30.0]]),
-    "groups of a quarter of a step": LONG._replace(seconds=[[0.0, 5.0, 10.0]], usual=15.0),
-    "groups that should have ended": LONG._replace(seconds=[[130.0, 200.0]]),
+    "groups of which none has ended": LONG._replace(group=None),
+    "changes of which none was measured": LONG._replace(change=None),
+    "a change that costs less than a quarter of a step": LONG._replace(change=14.9),
+    "groups that end together": LONG._replace(change=0.0),
 }
 BY_AGE: dict[str, tuple[float, int, float, bool]] = {
     "S = 0": (1.0, 0, 120.0, True),
@@ -33,23 +31,50 @@ BY_AGE: dict[str, tuple[float, int, float, bool]] = {
 }
 
 
-@pytest.mark.parametrize("groups", AT_ONCE.values(), ids=AT_ONCE.keys())
-def test_a_node_changes_at_once_where_that_loses_little(groups: GroupsUnderWay) -> None:
+@pytest.mark.parametrize("work", AT_ONCE.values(), ids=AT_ONCE.keys())
+def test_a_node_changes_at_once_where_that_loses_little(work: Workload) -> None:
     assert not is_due(1.0, STEP, 11, LONG)
-    assert is_due(1.0, STEP, 11, groups)
+    assert is_due(1.0, STEP, 11, work)
 
 
-@pytest.mark.parametrize(("behind", "staleness", "usual", "due"), BY_AGE.values(), ids=BY_AGE.keys())
+@pytest.mark.parametrize(("behind", "staleness", "group", "due"), BY_AGE.values(), ids=BY_AGE.keys())
 def test_a_node_whose_rows_would_stand_empty_changes_by_age(
-    behind: float, staleness: int, usual: float, due: bool
+    behind: float, staleness: int, group: float, due: bool
 ) -> None:
-    assert is_due(behind, STEP, staleness, LONG._replace(seconds=[[0.0, usual]], usual=usual)) is due
+    assert is_due(behind, STEP, staleness, LONG._replace(group=group)) is due
 
 
-def test_a_change_costs_the_time_from_the_end_of_a_group_to_that_of_the_last_one_of_its_engine() -> None:
-    assert LONG.change_cost == 120.0 - (120.0 + 80.0 + 40.0 + 0.0) / 4
-    assert LONG._replace(seconds=[[0.0, 60.0], [30.0], []]).change_cost == 15.0
-    assert GroupsUnderWay().change_cost == 0.0
+def test_a_change_costs_the_time_for_which_rows_stand_empty_in_the_mean() -> None:
+    cost = ChangeLoss()
+    assert cost.seconds() is None
+    cost.on_rows(8, 5.0)
+    cost.begin(4, 10.0)
+    for rows, now in ((3, 12.0), (1, 20.0), (2, 24.0), (0, 30.0)):
+        cost.on_rows(rows, now)
+    cost.begin(2, 31.0)  # another wish to change
+    cost.end(32.0)
+    assert cost.seconds() == (8 * 1 + 4 * 3 + 6 * 2 + 2 * 4) / 4
+
+
+def test_a_change_among_rows_that_end_together_costs_nothing_and_one_among_none_is_not_measured() -> None:
+    cost = ChangeLoss()
+    cost.begin(0, 1.0)
+    cost.end(3.0)
+    assert cost.seconds() is None
+    cost.begin(2, 5.0)
+    cost.on_rows(3, 6.0)  # a row that waited
+    cost.on_rows(0, 9.0)
+    cost.end(9.0)
+    assert cost.seconds() == 0.0
+
+
+def test_the_cost_of_a_change_is_the_median_of_the_last_ones() -> None:
+    cost = ChangeLoss()
+    for number in range(12):
+        cost.begin(1, 100.0 * number)
+        cost.on_rows(0, 100.0 * number + 1)
+        cost.end(100.0 * number + 1 + number)
+    assert cost.seconds() == 7.5
 
 
 def test_the_time_of_a_step_is_the_median_over_the_versions_heard_of() -> None:
