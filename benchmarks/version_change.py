@@ -127,12 +127,13 @@ class Device(NamedTuple):
 class Progress(NamedTuple):
     """The facts that a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for
     which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet.
-    `cost`: steps that a change costs; None: none was measured."""
+    `cost`: steps that a change costs; None: none was measured. `row`: steps that a rollout takes."""
 
     lag: int
     since: float
     takes: float | None
     cost: float | None
+    row: float = 0.0
 
 
 Rule = Callable[[Progress], bool]
@@ -153,16 +154,17 @@ def every_fifth(progress: Progress) -> bool:
 
 def by_age(progress: Progress) -> bool:
     """Change as the product does where each lease that is requested is given."""
-    work = Workload(is_working=True, is_wanted=True, group=progress.takes, change=progress.cost)
+    work = Workload(is_working=True, is_wanted=True, group=progress.takes, row=progress.row, change=progress.cost)
     return progress.lag >= 1 and is_due(progress.lag + progress.since, 1.0, STALENESS, work)
 
 
 class OpenGroup:
-    """A group under way. `left`: rollouts that have not ended. `tokens`: tokens of those that have."""
+    """A group under way. `left`: rollouts that have not ended. `tokens`, `longest`: tokens of those that have, of all
+    together and of the longest."""
 
     def __init__(self, version: int, began: float) -> None:
         self.version, self.began = version, began
-        self.left, self.tokens = GROUP, 0
+        self.left, self.tokens, self.longest = GROUP, 0, 0
 
 
 class Result(NamedTuple):
@@ -209,6 +211,8 @@ class VersionedNode:
         self._group = OpenGroup(0, 0.0)
         self._took: deque[float] = deque(maxlen=32)
         self._cost = ChangeLoss()
+        self._row_took: deque[float] = deque(maxlen=32)
+        """Seconds of a rollout, by the tokens of a group and those of its longest, as a node knows it."""
         self._ages: list[tuple[int, int]] = []
         """Age and tokens of each group that has ended."""
 
@@ -236,10 +240,11 @@ class VersionedNode:
 
     def _is_due(self) -> bool:
         takes = statistics.median(self._took) / self._step if self._took else None
+        row = statistics.median(self._row_took) / self._step if self._row_took else 0.0
         since = self.now / self._step - self._newest
         cost = self._cost.seconds()
         cost = None if cost is None else cost / self._step
-        return self._rule(Progress(self._newest - self.version, since, takes, cost))
+        return self._rule(Progress(self._newest - self.version, since, takes, cost, row))
 
     def _fill(self) -> None:
         """Begin rollouts in all free rows, unless a change waits for those that run."""
@@ -273,8 +278,10 @@ class VersionedNode:
         self._cost.on_rows(rows - 1, self.now)
         group.left -= 1
         group.tokens += tokens
+        group.longest = max(group.longest, tokens)
         if not group.left:
             self._took.append(self.now - group.began)
+            self._row_took.append((self.now - group.began) * group.tokens / (GROUP * group.longest))
             self._ages.append((self._newest + 1 - group.version, group.tokens))
 
 

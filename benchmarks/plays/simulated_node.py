@@ -62,8 +62,10 @@ class SimulatedNode:
         if step is None or behind is None:
             return True
         group = statistics.median(self.took) if self.took else None
-        is_wanted, cost = self.refused_under != self.loaded, self.change_cost.seconds()
-        return is_due(behind, step, staleness, Workload(bool(self.running), is_wanted, group, cost))
+        work = Workload(
+            bool(self.running), self.refused_under != self.loaded, group, group or 0.0, self.change_cost.seconds()
+        )
+        return is_due(behind, step, staleness, work)
 
     def end(self, lease: int, row: PastLease) -> None:
         """Note that a lease ended, or that its group came after it had."""

@@ -13,8 +13,11 @@ Terms
   takes, rounded up.
 
 Rules
-1. A node changes at once where that loses little: no group is under way; a change costs less than `LEAST_CHANGE_COST`
-   of a step; or the coordinator refused a lease since the version was loaded, so the node makes all that is wanted.
+1. A node changes at once where that loses little:
+   a. no group is under way;
+   b. the coordinator refused a lease since the version was loaded, so this node makes all that is wanted;
+   c. a change costs less than `LEAST_CHANGE_COST` of a step;
+   d. from the first newer version to the end of rule 3's time a rollout would not end: few rows would begin anew.
 2. It changes at once while it does not know what a change costs, or how long a group or a step takes.
 3. Else it changes before it would begin a group that is drawn at an age above half of S. Where groups take so long that
    all are older, it passes over one version, and changes before it would begin a group that is drawn at an age above S.
@@ -36,11 +39,13 @@ REMEMBERED_CHANGES: Final = 8
 class Workload(NamedTuple):
     """The work of a node. `is_working`: whether groups are under way. `is_wanted`: whether each lease that was
     requested under the loaded version was given. `group`: seconds that a group takes, in the median; None: none has
-    ended. `change`: seconds that a change costs; None: none was measured."""
+    ended. `row`: seconds that one of its rollouts takes. `change`: seconds that a change costs; None: none was
+    measured."""
 
     is_working: bool = False
     is_wanted: bool = False
     group: float | None = None
+    row: float = 0.0
     change: float | None = None
 
 
@@ -50,10 +55,9 @@ def is_due(behind: float, step: float, staleness: int, work: Workload) -> bool:
     if not (work.is_working and work.is_wanted) or work.group is None or work.change is None:
         return True
     takes = work.group / step
-    return (
-        work.change < LEAST_CHANGE_COST * step
-        or behind + takes >= min(staleness, max(staleness // 2, 2 + takes))
-    )
+    most = min(staleness, max(staleness // 2, 2 + takes)) - takes
+    loses_little = work.change < LEAST_CHANGE_COST * step or (most - 1) * step < work.row
+    return loses_little or behind >= most
 
 
 class ChangeLoss:

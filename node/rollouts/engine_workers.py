@@ -73,12 +73,14 @@ class EngineWorkers:
     def workload(self) -> Workload:
         """Return the work of the node. A group takes as long as on the engine where it takes longest, and a change
         costs what it costs the engines in the mean."""
-        groups = [one for worker in self.workers if (one := worker.rate.usual_duration()) is not None]
+        durations = [one for worker in self.workers if (one := worker.rate.usual_durations()) is not None]
+        group, row = max(durations, default=(None, 0.0))
         changes = [one for engine in self._fleet.engines if (one := engine.change_cost.seconds()) is not None]
         return Workload(
             self.working,
             all(worker.is_wanted for worker in self.workers),
-            max(groups, default=None),
+            group,
+            row,
             statistics.fmean(changes) if changes else None,
         )
 

@@ -70,8 +70,8 @@ def test_a_node_with_short_groups_takes_each_version_at_once(tmp_path: Path) -> 
 
 @asynccontextmanager
 async def third_version(small_run: SmallRun) -> AsyncIterator[Node]:
-    """Run a node at version 2 of steps of 3 s; its groups take two steps. S is 4."""
-    async with small_run.working(engine=UnevenEngine(6.0, places=4)) as node:
+    """Run a node at version 2 of steps of 3 s; its groups take a step. S is 4."""
+    async with small_run.working(engine=UnevenEngine(3.0, places=6)) as node:
         for version in (1, 2):
             await anyio.sleep(3.0)
             await small_run.coordinator.publish(version)

@@ -5,7 +5,7 @@ import pytest
 from echo2.engines.process.change_time import ChangeLoss, StepPace, Workload, is_due
 
 STEP = 60.0
-LONG = Workload(is_working=True, is_wanted=True, group=120.0, change=60.0)
+LONG = Workload(is_working=True, is_wanted=True, group=120.0, row=30.0, change=60.0)
 """Groups of two steps, whose rows stand empty for one step at a change."""
 AT_ONCE: dict[str, Workload] = {
     "no group under way": LONG._replace(is_working=False),
@@ -14,6 +14,7 @@ AT_ONCE: dict[str, Workload] = {
     "changes of which none was measured": LONG._replace(change=None),
     "a change that costs less than a quarter of a step": LONG._replace(change=14.9),
     "groups that end together": LONG._replace(change=0.0),
+    "rollouts that do not end in the two steps until age asks for it": LONG._replace(row=121.0),
 }
 BY_AGE: dict[str, tuple[float, int, float, bool]] = {
     "S = 0": (1.0, 0, 120.0, True),

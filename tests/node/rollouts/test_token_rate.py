@@ -28,12 +28,12 @@ def test_a_group_longer_than_the_window_counts_whole_and_no_more() -> None:
     assert rate.per_second(5000.0) == 1.0
 
 
-def test_a_group_usually_takes_the_median_of_the_last_ones() -> None:
+def test_a_group_and_a_rollout_take_the_median_of_the_last_ones() -> None:
     rate = TokenRate()
-    assert rate.usual_duration() is None
-    for seconds in (500.0, 5.0, 7.0):
-        rate.note(10, began=0.0, now=seconds)
-    assert rate.usual_duration() == 7.0
+    assert rate.usual_durations() is None
+    for seconds, part in ((500.0, 0.5), (5.0, 0.4), (7.0, 1.0)):
+        rate.note(10, began=0.0, now=seconds, part=part)
+    assert rate.usual_durations() == (7.0, 7.0)
     for _ in range(MEDIAN_GROUPS):
-        rate.note(10, began=0.0, now=3.0)
-    assert rate.usual_duration() == 3.0
+        rate.note(10, began=0.0, now=3.0, part=0.5)
+    assert rate.usual_durations() == (3.0, 1.5)
