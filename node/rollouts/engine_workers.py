@@ -75,7 +75,7 @@ class EngineWorkers:
         costs what it costs the engines in the mean."""
         durations = [one for worker in self.workers if (one := worker.rate.usual_durations()) is not None]
         group, row = max(durations, default=(None, 0.0))
-        changes = [one for engine in self._fleet.engines if (one := engine.change_cost.seconds()) is not None]
+        changes = [cost for engine in self._fleet.engines if (cost := engine.change_cost.seconds()) is not None]
         return Workload(
             self.working,
             all(worker.is_wanted for worker in self.workers),
