@@ -46,7 +46,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from echo2.engines.process.change_time import ChangeLoss, Workload, is_due
+from echo2.engines.process.change_time import ChangeLoss, WorkFacts, is_due
 
 GROUP: Final = 16
 MEAN, LIMIT, SIGMA = 2_500, 8_192, 0.8
@@ -154,7 +154,7 @@ def every_fifth(progress: Progress) -> bool:
 
 def by_age(progress: Progress) -> bool:
     """Change as the product does where each lease that is requested is given."""
-    work = Workload(is_working=True, is_wanted=True, group=progress.takes, row=progress.row, change=progress.cost)
+    work = WorkFacts(is_working=True, is_wanted=True, group=progress.takes, row=progress.row, change=progress.cost)
     return progress.lag >= 1 and is_due(progress.lag + progress.since, 1.0, STALENESS, work)
 
 

@@ -16,7 +16,7 @@ from echo2.coordinator.leases.delivery_record import (
 )
 from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES
 from echo2.coordinator.leases.room_shares import Share
-from echo2.engines.process.change_time import ChangeLoss, StepPace, Workload, is_due
+from echo2.engines.process.change_time import ChangeLoss, StepPace, WorkFacts, is_due
 
 MEDIAN_GROUPS: Final = 32
 """As node/rollouts/token_rate.py has it."""
@@ -62,7 +62,7 @@ class SimulatedNode:
         if step is None or behind is None:
             return True
         group = statistics.median(self.took) if self.took else None
-        work = Workload(
+        work = WorkFacts(
             bool(self.running), self.refused_under != self.loaded, group, group or 0.0, self.change_cost.seconds()
         )
         return is_due(behind, step, staleness, work)

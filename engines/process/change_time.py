@@ -36,7 +36,7 @@ REMEMBERED_CHANGES: Final = 8
 """Changes by which their cost is measured."""
 
 
-class Workload(NamedTuple):
+class WorkFacts(NamedTuple):
     """The work of a node. `is_working`: whether groups are under way. `is_wanted`: whether each lease that was
     requested under the loaded version was given. `group`: seconds that a group takes, in the median; None: none has
     ended. `row`: seconds that one of its rollouts takes. `change`: seconds that a change costs; None: none was
@@ -49,7 +49,7 @@ class Workload(NamedTuple):
     change: float | None = None
 
 
-def is_due(behind: float, step: float, staleness: int, work: Workload) -> bool:
+def is_due(behind: float, step: float, staleness: int, work: WorkFacts) -> bool:
     """Tell whether a node changes to a newer version now. `behind`: steps. `step`: seconds of a step, above 0.
     `staleness`: S."""
     if not (work.is_working and work.is_wanted) or work.group is None or work.change is None:

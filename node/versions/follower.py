@@ -36,7 +36,7 @@ import anyio.to_thread
 import structlog
 
 from echo2.engines.context import context_of
-from echo2.engines.process.change_time import Workload, is_due
+from echo2.engines.process.change_time import WorkFacts, is_due
 from echo2.engines.process.engine_fleet import EngineFleet, FolderStep
 from echo2.engines.process.versioned import LoadedVersion
 from echo2.node.errors import BadConfig, TrustFailure
@@ -138,7 +138,7 @@ class Follower:
         self.refused: list[str] = []
         self.may_fetch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
         """Waits until payloads may be fetched."""
-        self.workload: Callable[[], Workload] = Workload
+        self.work_facts: Callable[[], WorkFacts] = WorkFacts
         """Returns the work of the node."""
         engine.on_corrupt = self._on_corrupt
         weights.on_damage = self._note
@@ -240,7 +240,7 @@ class Follower:
         if current is None or spec is None or newest is None or update.anew or newest.era != current.era:
             return True
         step, behind = self.heads.pace.seconds(), self.heads.pace.behind(current.version, self._clock.now())
-        return step is None or behind is None or is_due(behind, step, spec.value.staleness, self.workload())
+        return step is None or behind is None or is_due(behind, step, spec.value.staleness, self.work_facts())
 
     def _log_loaded(self, version: Version) -> None:
         _log.debug("version held", era=version.era, version=version.version)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from echo2.engines.process.change_time import ChangeLoss, StepPace, Workload, is_due
+from echo2.engines.process.change_time import ChangeLoss, StepPace, WorkFacts, is_due
 
 STEP = 60.0
-LONG = Workload(is_working=True, is_wanted=True, group=120.0, row=30.0, change=60.0)
+LONG = WorkFacts(is_working=True, is_wanted=True, group=120.0, row=30.0, change=60.0)
 """Groups of two steps, whose rows stand empty for one step at a change."""
-AT_ONCE: dict[str, Workload] = {
+AT_ONCE: dict[str, WorkFacts] = {
     "no group under way": LONG._replace(is_working=False),
     "a lease was refused": LONG._replace(is_wanted=False),
     "groups of which none has ended": LONG._replace(group=None),
@@ -33,7 +33,7 @@ BY_AGE: dict[str, tuple[float, int, float, bool]] = {
 
 
 @pytest.mark.parametrize("work", AT_ONCE.values(), ids=AT_ONCE.keys())
-def test_a_node_changes_at_once_where_that_loses_little(work: Workload) -> None:
+def test_a_node_changes_at_once_where_that_loses_little(work: WorkFacts) -> None:
     assert not is_due(1.0, STEP, 11, LONG)
     assert is_due(1.0, STEP, 11, work)
 
