@@ -24,9 +24,9 @@ second whatever runs beside it. A group's age is that at which it can be drawn a
 version to that in which it ends, and one more. *Drawn* are tokens of groups that are at most S old. With one copy a
 change takes 5 s once all rows have ended; into a second copy weights are loaded beside the rows. The rules:
 
-    at once         for each version, as the product does; one that comes meanwhile is passed over
+    at once         for each version; one that comes meanwhile is passed over
     every second    once two versions, or more, have come; every fifth: once five have
-    by age          at half of S, or once a group that begins now would be too old, by the median time of the last ones
+    by age          by the product's rule (engines/process/change_time.py), for a node all of whose groups are wanted
 
 The memory of a second copy could hold rows instead: "its memory for rows" is one copy with as many more.
 """
@@ -46,6 +46,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from echo2.engines.process.change_time import ChangeLoss, WorkFacts, is_due
 
 GROUP: Final = 16
 MEAN, LIMIT, SIGMA = 2_500, 8_192, 0.8
@@ -56,6 +57,10 @@ STALENESS: Final = 4
 CHANGE_SECONDS: Final = 5.0
 STEPS: Final = (60.0, 180.0, 600.0)
 """Seconds of a step of the learner."""
+USED, DRAWN = 0.55, 1.1
+"""Bars of the product's rule with Qwen3-4B and the shortest steps: rows in use, and drawn tokens by those at once."""
+OLDER: Final = 0.1
+"""A bar of the same rule with the longest steps: by how much it may make groups older."""
 GAIN: Final = 1.1
 """The bar: drawn tokens with two copies by those with one in the same memory. Below it a second copy is not built."""
 
@@ -121,11 +126,14 @@ class Device(NamedTuple):
 
 class Progress(NamedTuple):
     """The facts that a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for
-    which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet."""
+    which that has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet.
+    `cost`: steps that a change costs; None: none was measured. `row`: steps that a rollout takes."""
 
     lag: int
     since: float
     takes: float | None
+    cost: float | None
+    row: float = 0.0
 
 
 Rule = Callable[[Progress], bool]
@@ -145,18 +153,18 @@ def every_fifth(progress: Progress) -> bool:
 
 
 def by_age(progress: Progress) -> bool:
-    """Change at half of S, or where a group that begins now would be too old once it can be drawn."""
-    if not progress.lag or progress.takes is None:
-        return progress.lag >= 1
-    return 2 * progress.lag >= STALENESS or progress.lag + progress.since + progress.takes >= STALENESS
+    """Change as the product does where each lease that is requested is given."""
+    work = WorkFacts(is_working=True, is_wanted=True, group=progress.takes, row=progress.row, change=progress.cost)
+    return progress.lag >= 1 and is_due(progress.lag + progress.since, 1.0, STALENESS, work)
 
 
 class OpenGroup:
-    """A group under way. `left`: rollouts that have not ended. `tokens`: tokens of those that have."""
+    """A group under way. `left`: rollouts that have not ended. `tokens`, `longest`: tokens of those that have, of all
+    together and of the longest."""
 
     def __init__(self, version: int, began: float) -> None:
         self.version, self.began = version, began
-        self.left, self.tokens = GROUP, 0
+        self.left, self.tokens, self.longest = GROUP, 0, 0
 
 
 class Result(NamedTuple):
@@ -196,10 +204,15 @@ class VersionedNode:
         """Rows by the number of tokens, of any row since the start, with which they end; a number of their own, their
         length, their group."""
         self._rows_under: Counter[int] = Counter()
+        self._changes = False
+        """Whether no group begins before the change."""
         self._waiting: list[int] = []
         """Lengths of the rollouts of `_group` that have no row yet."""
         self._group = OpenGroup(0, 0.0)
         self._took: deque[float] = deque(maxlen=32)
+        self._cost = ChangeLoss()
+        self._row_took: deque[float] = deque(maxlen=32)
+        """Seconds of a rollout, by the tokens of a group and those of its longest, as a node knows it."""
         self._ages: list[tuple[int, int]] = []
         """Age and tokens of each group that has ended."""
 
@@ -208,7 +221,8 @@ class VersionedNode:
         while self.now < hours * 3600:
             if self._copies == 1 and not self._running and self._newest > self.version:
                 self.now += CHANGE_SECONDS
-                self.version = self._newest
+                self.version, self._changes = self._newest, False
+                self._cost.end(self.now)
             self._fill()
             self._advance()
         drawn = sum(tokens for age, tokens in self._ages if age <= STALENESS)
@@ -226,18 +240,23 @@ class VersionedNode:
 
     def _is_due(self) -> bool:
         takes = statistics.median(self._took) / self._step if self._took else None
+        row = statistics.median(self._row_took) / self._step if self._row_took else 0.0
         since = self.now / self._step - self._newest
-        return self._rule(Progress(self._newest - self.version, since, takes))
+        cost = self._cost.seconds()
+        cost = None if cost is None else cost / self._step
+        return self._rule(Progress(self._newest - self.version, since, takes, cost, row))
 
     def _fill(self) -> None:
         """Begin rollouts in all free rows, unless a change waits for those that run."""
         while len(self._running) < self._device.rows:
             if not self._waiting:
-                if self._is_due():
+                self._changes = self._changes or self._is_due()
+                if self._changes:
                     if self._copies == 1:
+                        self._cost.begin(len(self._running), self.now)
                         return
                     if not self._rows_under.keys() - {self.version}:  # a copy is free
-                        self.version = self._newest
+                        self.version, self._changes = self._newest, False
                 self._group = OpenGroup(self.version, self.now)
                 self._waiting = [length(self._chance) for _ in range(GROUP)]
             tokens = self._waiting.pop()
@@ -256,10 +275,13 @@ class VersionedNode:
         self._context += rows * count - tokens
         self._rows_under[group.version] -= 1
         self._rows_under += Counter()  # drops a version without rows
+        self._cost.on_rows(rows - 1, self.now)
         group.left -= 1
         group.tokens += tokens
+        group.longest = max(group.longest, tokens)
         if not group.left:
             self._took.append(self.now - group.began)
+            self._row_took.append((self.now - group.began) * group.tokens / (GROUP * group.longest))
             self._ages.append((self._newest + 1 - group.version, group.tokens))
 
 
@@ -272,12 +294,13 @@ class Case(NamedTuple):
     spare: bool = False
 
 
-TODAY: Final = Case("one copy, at once", 1, at_once)
+ONCE: Final = Case("one copy, at once", 1, at_once)
+BY_AGE: Final = Case("one copy, by age", 1, by_age)
 ROWS_INSTEAD: Final = Case("its memory for rows, at once", 1, at_once, spare=True)
 TWO: Final = (Case("two copies, at once", 2, at_once), Case("two copies, every second", 2, every_second))
 CASES: Final = (
-    TODAY,
-    Case("one copy, by age", 1, by_age),
+    ONCE,
+    BY_AGE,
     Case("one copy, every second", 1, every_second),
     Case("one copy, every fifth", 1, every_fifth),
     *TWO,
@@ -312,7 +335,7 @@ def report(name: str, model: ModelBytes | None, hours: float) -> list[Claim]:
         ["step, s", "node", "rows in use", "tokens/s", "drawn tokens/s", "mean age", "older than S"],
         [(step, case.name, *result) for (case, step), result in results.items() if result is not None],
     )
-    claims = []
+    claims = by_age_claims(results) if name == "Qwen3-4B" else []
     for step in STEPS:
         anchor, two = results[ROWS_INSTEAD, step], [results[case, step] for case in TWO]
         if anchor is not None:
@@ -320,6 +343,21 @@ def report(name: str, model: ModelBytes | None, hours: float) -> list[Claim]:
             ratio = best / anchor.drawn
             claims.append(Claim(f"two copies of {name}, {step:g} s", ratio, "rows instead", GAIN, at_most=True))
     return claims
+
+
+def by_age_claims(results: Mapping[tuple[Case, float], Result | None]) -> list[Claim]:
+    """Return the claims of the product's rule."""
+    short, long = STEPS[0], STEPS[-1]
+    once, aged, long_once, long_aged = (results[case, step] for step in (short, long) for case in (ONCE, BY_AGE))
+    assert once is not None
+    assert aged is not None
+    assert long_once is not None
+    assert long_aged is not None
+    return [
+        Claim(f"rows in use by age, {short:g} s", aged.used, "all rows", USED),
+        Claim(f"drawn by age, {short:g} s", aged.drawn / once.drawn, "at once", DRAWN),
+        Claim(f"older by age, {long:g} s", long_aged.age - long_once.age, "at once", OLDER, at_most=True),
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -210,6 +210,7 @@ class NodeDaemon:
             for worker in workers:
                 worker.group_milliseconds = choice.group_milliseconds
         self.rollouts = EngineWorkers(self.fleet, workers, client, self.outbox_relay, self.run_state, served)
+        self.follower.work_facts = self.rollouts.work_facts
 
     def _answer_owner(self, sensors: DeviceSensors | None) -> None:
         """Make the socket at which the owner's commands ask, and what answers them."""

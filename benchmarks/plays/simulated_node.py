@@ -1,6 +1,8 @@
 """A node of a simulated run, the leases and groups that it works on, and what its coordinator recorded of it."""
 
+import statistics
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,7 +16,10 @@ from echo2.coordinator.leases.delivery_record import (
 )
 from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES
 from echo2.coordinator.leases.room_shares import Share
+from echo2.engines.process.change_time import ChangeLoss, StepPace, WorkFacts, is_due
 
+MEDIAN_GROUPS: Final = 32
+"""As node/rollouts/token_rate.py has it."""
 KEPT_LEASES: Final = 2 * MOST_OPEN_LEASES + MOST_SEARCHED_LEASES
 """Ended leases of a node that are kept: those from which its record may be read."""
 
@@ -22,8 +27,10 @@ KEPT_LEASES: Final = 2 * MOST_OPEN_LEASES + MOST_SEARCHED_LEASES
 @dataclass(eq=False)
 class SimulatedNode:
     """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows.
-    `here_since`: ms. `running`: the leases that it works on. As its coordinator sees it: `open_leases` and `undecided`
-    groups, and the `ended` leases by number."""
+    `here_since`: ms. `running`: the leases that it works on. `changes`: whether it begins no group before it has loaded
+    the newest version. `refused_under`: the last version under which it was refused for other reasons than its number
+    of leases. `took`: seconds of its last groups. As its coordinator sees it: `open_leases` and `undecided` groups, and
+    the `ended` leases by number."""
 
     key: bytes
     turnaround: float
@@ -36,6 +43,11 @@ class SimulatedNode:
     here_since: int = 0
     waits: bool = False
     running: set[int] = field(default_factory=set)
+    changes: bool = False
+    refused_under: int = -1
+    took: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_GROUPS))
+    pace: StepPace = field(default_factory=StepPace)
+    change_cost: ChangeLoss = field(default_factory=ChangeLoss)
     open_leases: int = 0
     undecided: int = 0
     ended: dict[int, PastLease] = field(default_factory=dict)
@@ -43,6 +55,17 @@ class SimulatedNode:
     """Of the ended leases, in order."""
     _record: tuple[int, DeliveryRecord] | None = None
     """The groups that were measured, and the record of them; None: leases have ended since."""
+
+    def is_due(self, staleness: int, now: int) -> bool:
+        """Tell whether the node changes to the newest version now. `now`: ms."""
+        step, behind = self.pace.seconds(), self.pace.behind(self.loaded, now)
+        if step is None or behind is None:
+            return True
+        group = statistics.median(self.took) if self.took else None
+        work = WorkFacts(
+            bool(self.running), self.refused_under != self.loaded, group, group or 0.0, self.change_cost.seconds()
+        )
+        return is_due(behind, step, staleness, work)
 
     def end(self, lease: int, row: PastLease) -> None:
         """Note that a lease ended, or that its group came after it had."""

@@ -9,7 +9,7 @@ quarter of an hour. Prompts may differ in length, and with `prompts` in difficul
 leased in order. Durations come from this simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`.
 A node that leaves says nothing: its leases stay open until they expire. A node that starts again gives its leases back,
 where `gives_back`; each of the others leaves for good, or for longer than its leases last. A refused node asks again
-after its wait, or with the next version.
+after its wait, or with the next version. A node changes its version by engines/process/change_time.py.
 
 Not simulated: groups that are refused, new keys, the budgets of expired leases, and the measuring of rates for
 activation, which knows them. A node is paid by the hour, as long as it is here, and active or still at work. Scorers
@@ -181,7 +181,7 @@ class SimulatedRun:
 
     def _ask(self, node: SimulatedNode) -> None:
         while node.here and node.active and len(node.running) < self.scene.at_once:
-            if node.loaded < node.newest and not self._loads(node):
+            if node.loaded < node.newest and self._changes(node) and not self._loads(node):
                 return
             node.waits = False
             again = self._refused(node)
@@ -192,12 +192,20 @@ class SimulatedRun:
                 return
             self._give(node)
 
+    def _changes(self, node: SimulatedNode) -> bool:
+        """Tell whether a node loads the newest version before it begins another group, from now on until it has."""
+        if not node.changes and node.is_due(self.scene.staleness, self._now()):
+            node.changes = True
+            node.change_cost.begin(len(node.running), self.clock.now)
+        return node.changes
+
     def _loads(self, node: SimulatedNode) -> bool:
         """Let a node load the newest version that it has, once its groups under way have ended
         (node/rollouts/worker.py, rule 1); return whether it did."""
         if node.running:
             return False
-        node.loaded, now = node.newest, self._now()
+        node.loaded, node.changes, now = node.newest, False, self._now()
+        node.change_cost.end(self.clock.now)
         applied = Acknowledgement(era=1, version=node.loaded, heard=0, complete=0, applied=0)
         self.broadcasts.on_acknowledgement(node.key.hex(), applied, now, here_since=node.here_since, admitted=True)
         self._reach = self.broadcasts.reach() or 0.0
@@ -249,7 +257,10 @@ class SimulatedRun:
         if lease not in node.running:
             return
         node.running.remove(lease)
-        self.sampled += self.work.pop(lease).prompt.length
+        work = self.work.pop(lease)
+        self.sampled += work.prompt.length
+        node.took.append(self.clock.now - work.began)
+        node.change_cost.on_rows(len(node.running), self.clock.now)
         if not node.active:
             self._count_hours(node)
         ended = self._end(lease, came=self._now())
@@ -358,6 +369,7 @@ class SimulatedRun:
 
     def _hear(self, node: SimulatedNode, version: int) -> None:
         node.newest = max(node.newest, version)
+        node.pace.on_head(version, self.published_at)
         if node.waits:
             self._ask(node)
 
@@ -419,6 +431,7 @@ class SimulatedRun:
                 self.retries.on_grant(node.key, now)
                 return None
             waits = denial.code in WAITING_CODES
+        node.refused_under = node.loaded
         again = self.retries.after(node.key, now, party=requester.origin.party)
         if waits:
             self.shares.waits(requester, back_by(now, again), now)

@@ -9,7 +9,7 @@ Rules
 3. How many rows run is the row limit's (engines.batch.row_limit), within the memory at hand.
 4. A fault of one group (logits that are not finite, its task) is that group's outcome; the others go on.
 5. After an out-of-memory all rows are dropped, the limit halves, and the rows go on behind the tokens that they have. A
-   group fails where not even one row fits.
+   group fails where not even one row fits; its sentence says which limit of a run would fit.
 6. With `Backend.overlap` the tokens of a step are read after the next step was begun. A row that ended is then computed
    once more in vain, and the device never waits for this process.
 7. A row of a served group leaves its place at the end of a sampled turn (`Backend.park`), and what is computed of it is
@@ -365,10 +365,19 @@ class ContinuousBatch(Generic[P]):
         self._limit.out_of_memory(rows)
         open_groups = [group for group in self._groups.values() if group.outcome is None]
         if rows <= 1 and open_groups:
-            why = f"out of memory: no rollout of this length fits: free memory, or use a smaller model ({error})"
-            self._end(open_groups.pop(0), NoMemory(why))
+            group = open_groups.pop(0)
+            self._end(group, NoMemory(f"{_no_room(group, self._backend.memory().longest())} ({error})"))
         for group in open_groups:
             self._queue.begin_group(group)
+
+
+def _no_room(group: Group, longest: int) -> str:
+    """Say that a row of a group does not fit, and which run does. `longest`: most tokens of a row that fits."""
+    why = "out of memory: no rollout of this length fits: free memory, or use a smaller model"
+    if longest >= group.length:  # another program had the memory
+        return why
+    limit = max(0, group.job.limit - (group.length - longest))
+    return f"{why}; as it is, this device can take a run with a limit of at most {limit} tokens for such a prompt"
 
 
 def _alike(starts: Sequence[Start[P]]) -> Iterator[list[Start[P]]]:

@@ -42,6 +42,10 @@ class Memory(NamedTuple):
         """Return how many rows of at most `longest` tokens fit, at least 1."""
         return max(1, int(self.at_hand * MEMORY_SHARE) // max(1, self.token * longest + self.row))
 
+    def longest(self) -> int:
+        """Return how many tokens a row may have that fits as the only one."""
+        return max(0, int(self.at_hand * MEMORY_SHARE) - self.row) // max(1, self.token)
+
 
 def owners_most(environ: Mapping[str, str]) -> int | None:
     """Return the owner's bound that an engine's environment holds."""

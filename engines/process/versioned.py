@@ -26,8 +26,9 @@ from typing import Final
 import msgspec
 import structlog
 
-from echo2.engines.engine import Dtype, EngineUnusable, Job, LogitsNotFinite, Sample
+from echo2.engines.engine import Dtype, EngineRows, EngineUnusable, Job, LogitsNotFinite, Sample
 from echo2.engines.process.candidates import Candidate
+from echo2.engines.process.change_time import ChangeLoss
 from echo2.engines.process.messages import Probed
 from echo2.engines.process.process import EngineProcess, Play
 from echo2.engines.process.supervisor import Restarts, SupervisedEngine
@@ -65,7 +66,8 @@ class VersionedEngine(SupervisedEngine):
     `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. `folder`:
     guards the folder of weights against the other engines of a fleet; `leads`: this engine has it alone. `keep`: steps
     of the folder that others may still need. `on_disk`: returns the version of the folder, to which another engine may
-    have moved it. `chooser`: see rule 6; `on_choice` is called once it has chosen, and `chosen` tells so. Every call
+    have moved it. `change_cost`: what its exclusive blocks cost while they wait. `chooser`: see rule 6; `on_choice` is
+    called once it has chosen, and `chosen` tells so. Every call
     may raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
     def __init__(
@@ -88,6 +90,7 @@ class VersionedEngine(SupervisedEngine):
         self.on_choice: Callable[[], None] = lambda: None
         self._choosing: asyncio.Future[Candidate | None] | None = None
         self._lock = VersionLock()
+        self.change_cost = ChangeLoss()
         self._recovering = asyncio.Lock()
         self._target: LoadedVersion | None = None
         """The target of a step under way, or of one that the engine refused: the folder may be there already."""
@@ -129,9 +132,16 @@ class VersionedEngine(SupervisedEngine):
     async def exclusive(self) -> AsyncIterator[None]:
         """Lend the engine to this caller alone, running, with the current version loaded. Waits while the engine
         rests."""
+        now = asyncio.get_running_loop().time
+        self.change_cost.begin(self.rows.running, now())
         async with self._lock.change():
+            self.change_cost.end(now())
             await self.recover()
             yield
+
+    def _rows_changed(self, rows: EngineRows) -> None:
+        self.change_cost.on_rows(rows.running, asyncio.get_running_loop().time())
+        super()._rows_changed(rows)
 
     @contextlib.asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:

@@ -14,11 +14,13 @@ Rules
 """
 
 import asyncio
+import statistics
 from collections.abc import Sequence
 
 import structlog
 
 from echo2.engines.engine import EngineUnusable
+from echo2.engines.process.change_time import WorkFacts
 from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -67,6 +69,20 @@ class EngineWorkers:
     def done(self) -> int:
         """Leases completed since the start."""
         return sum(worker.done for worker in self.workers)
+
+    def work_facts(self) -> WorkFacts:
+        """Return the work of the node. A group takes as long as on the engine where it takes longest, and a change
+        costs what it costs the engines in the mean."""
+        durations = [one for worker in self.workers if (one := worker.rate.usual_durations()) is not None]
+        group, row = max(durations, default=(None, 0.0))
+        changes = [cost for engine in self._fleet.engines if (cost := engine.change_cost.seconds()) is not None]
+        return WorkFacts(
+            self.working,
+            all(worker.is_wanted for worker in self.workers),
+            group,
+            row,
+            statistics.fmean(changes) if changes else None,
+        )
 
     @property
     def refusals(self) -> list[Refusal]:

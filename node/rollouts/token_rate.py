@@ -6,10 +6,13 @@ Rules
 2. A group counts when it is complete: then its tokens are worth something.
 """
 
+import statistics
 from collections import deque
 from typing import Final
 
 WINDOW_SECONDS: Final = 300.0
+MEDIAN_GROUPS: Final = 32
+"""Groups over which the usual duration is taken."""
 
 
 class TokenRate:
@@ -18,10 +21,21 @@ class TokenRate:
     def __init__(self) -> None:
         self._groups = deque[tuple[float, float, int]]()
         """Of each group: when it began, when it was complete, and its tokens."""
+        self._durations: deque[tuple[float, float]] = deque(maxlen=MEDIAN_GROUPS)
+        """Seconds of a group, and of a rollout of it in the mean."""
 
-    def note(self, tokens: int, began: float, now: float) -> None:
-        """Note a complete group."""
+    def note(self, tokens: int, began: float, now: float, part: float = 1.0) -> None:
+        """Note a complete group. `part`: tokens of a rollout of it, in the mean, by those of the longest."""
+        self._durations.append((now - began, (now - began) * part))
         self._groups.append((began, now, tokens))
+
+    def usual_durations(self) -> tuple[float, float] | None:
+        """Return the seconds that a group takes, and a rollout of it, the medians of the last ones; None: no group is
+        complete yet."""
+        if not self._durations:
+            return None
+        groups, rows = zip(*self._durations, strict=True)
+        return statistics.median(groups), statistics.median(rows)
 
     def per_second(self, now: float) -> float | None:
         """Return the rate; None: no group is complete yet."""

@@ -2,8 +2,8 @@
 
 Rules
 1. A lease is requested, completed and stored while the engine is shared (engines.process.versioned), so the version
-   never changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun
-   are finished first.
+   never changes under it. Once a newer version is to be loaded (engines/process/change_time.py), no lease is requested;
+   the groups that have begun are finished first.
 2. Leases are requested whenever the engine has a free place or is about to have one (node/rollouts/lease_prefetch.py).
    One is requested per group that it can take, up to `MOST_LEASE_REQUESTS` at a time while none is refused. So as many
    groups are under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each
@@ -128,6 +128,8 @@ class RolloutWorker:
         """The loops of all engines of this node."""
         self._ready = False
         """Whether this loop asks for a lease as soon as it may."""
+        self._refused_under: LoadedVersion | None = None
+        """The last version under which a lease was refused, but for too many leases."""
         self.group_milliseconds: Callable[[RunSpec], int | None] = lambda spec: None
         """Returns how long a group takes at the run's limit; None: it was not measured."""
         engine.on_rows = self._on_change
@@ -252,6 +254,11 @@ class RolloutWorker:
     def waiting(self) -> list[bytes]:
         """Those of them whose groups wait for a place."""
         return self._prefetch.waiting
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether each lease that was requested under the loaded version was given."""
+        return self._refused_under is None or self._refused_under != self._engine.current
 
     def give_up(self, lease: bytes) -> None:
         """Give up the group of a lease that the coordinator has ended, if it still waits here."""
@@ -409,7 +416,8 @@ class RolloutWorker:
             samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             tokens = sum(len(sample.tokens) for sample in samples)
-            self.rate.note(tokens, arrived, asyncio.get_running_loop().time())
+            part = tokens / max(1, longest * len(samples))
+            self.rate.note(tokens, arrived, asyncio.get_running_loop().time(), part)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
             body = submission_of(lease, samples, shown, self._delays(lease.id, arrived))
             self._outbox_relay.put(lease.id, body, lengths_of(lease, samples))
@@ -446,6 +454,7 @@ class RolloutWorker:
         if then == "fewer" and self._open_leases:
             self._bound.on_refusal(self._open_leases, asyncio.get_running_loop().time())
             return 0.0
+        self._refused_under = self._engine.current
         if then == "finish":
             self._run_state.finish("the run is finished")
         elif then in ("end", "other engine"):

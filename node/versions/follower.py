@@ -16,9 +16,9 @@ Rules
    a. Documents that the next index will name again are kept too, so each is requested once. So the cost per version
       does not grow with the number of versions.
    b. A verified document is handed on as `Verified`, and not decoded again.
-6. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
-   passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
-   so, and is not replaced.
+6. An update waits until age asks for it (engines/process/change_time.py), and for the groups under way. Newer ones are
+   fetched meanwhile, and the newest one here is applied: a node passes over versions in place of emptying the engine
+   once for each. One that needs weights made anew is not fetched so, does not wait for age, and is not replaced.
 7. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
    (node/versions/base_copies.py).
 """
@@ -36,6 +36,7 @@ import anyio.to_thread
 import structlog
 
 from echo2.engines.context import context_of
+from echo2.engines.process.change_time import WorkFacts, is_due
 from echo2.engines.process.engine_fleet import EngineFleet, FolderStep
 from echo2.engines.process.versioned import LoadedVersion
 from echo2.node.errors import BadConfig, TrustFailure
@@ -64,6 +65,8 @@ from echo2.weights.update_path import path_to
 
 LOAD_BACKOFF: Final = Backoff(1.0, 30.0, jitter=0.5)
 """Seconds between two attempts to load the newest version."""
+DUE_POLL_SECONDS: Final = 0.5
+"""Seconds until it is looked again whether age asks for a change."""
 FREE_SECONDS: Final = 2.0
 """Seconds in which a pause frees the memory of the weights, or leaves it."""
 DOCUMENTS_KEPT: Final = 300
@@ -118,7 +121,7 @@ class Follower:
     ) -> None:
         """`copies`: copies of the base on this machine; None: none is looked for."""
         self.heads = HeadListener(gossip, context, documents, acknowledger, self._note)
-        self._trust_store, self._store = context.trust_store, context.store
+        self._trust_store, self._store, self._clock = context.trust_store, context.store, context.clock
         self._weights, self._payloads, self._documents = weights, payloads, documents
         self._engine, self._acknowledger, self._copies = engine, acknowledger, copies
         self._random = random.Random(context.seed)
@@ -135,6 +138,8 @@ class Follower:
         self.refused: list[str] = []
         self.may_fetch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
         """Waits until payloads may be fetched."""
+        self.work_facts: Callable[[], WorkFacts] = WorkFacts
+        """Returns the work of the node."""
         engine.on_corrupt = self._on_corrupt
         weights.on_damage = self._note
 
@@ -215,7 +220,10 @@ class Follower:
             steps = list(zip(first.chain, first.payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, steps)
         async with self._fetching_newer(first) as updates:
-            async with self._engine.exclusive(self._ahead(first)):
+            while not self._is_due(first):  # noqa: ASYNC110 (it depends on the time)
+                await asyncio.sleep(DUE_POLL_SECONDS)
+            del updates[:-1]
+            async with self._engine.exclusive(self._ahead(updates[0])):
                 update = updates[-1]
                 version = update.version
                 _log.debug("applying", version=version.version, edges=len(update.chain))
@@ -225,6 +233,14 @@ class Follower:
             )
             self._log_loaded(version)
         await self._tidy(version)
+
+    def _is_due(self, update: Update) -> bool:
+        """Tell whether age asks for a change to an update, or a newer one (rule 6)."""
+        current, spec, newest = self.current, self._trust_store.trusted.runspec, self.heads.newest
+        if current is None or spec is None or newest is None or update.anew or newest.era != current.era:
+            return True
+        step, behind = self.heads.pace.seconds(), self.heads.pace.behind(current.version, self._clock.now())
+        return step is None or behind is None or is_due(behind, step, spec.value.staleness, self.work_facts())
 
     def _log_loaded(self, version: Version) -> None:
         _log.debug("version held", era=version.era, version=version.version)
@@ -241,8 +257,9 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def _fetching_newer(self, first: Update) -> AsyncIterator[list[Update]]:
-        """Yield the updates of the present weights that are here, the newest last: in the block it grows (rule 6). What
-        is being fetched at the block's end is fetched to its end, so that nothing is asked for twice."""
+        """Yield the updates of the present weights that are here, the newest last: in the block it grows (rule 6). The
+        folder makes the steps of the first one meanwhile, so others go on from it. What is being fetched at the block's
+        end is fetched to its end, so that nothing is asked for twice."""
         updates, enough = [first], asyncio.Event()
         newer = asyncio.ensure_future(self._fetch_newer(updates, enough))
         try:
@@ -258,15 +275,17 @@ class Follower:
     async def _fetch_newer(self, updates: list[Update], enough: asyncio.Event) -> None:
         """Fetch each update that is heard of, until it is `enough`. A fault ends it: the next attempt to follow meets
         it again."""
-        first = updates[0]
         with contextlib.suppress(P2PError, NoUpdatePath, Stalled, DiskFull):
             while not updates[-1].anew:
                 await self.heads.news.wait()
                 if enough.is_set():
                     return
                 self.heads.news.clear()
+                first = updates[0]
                 newer = await self._fetch_update(first.version.root)
-                if newer is not None and not newer.anew:  # the folder makes the steps of the first one meanwhile
+                if first is not updates[0]:  # the folder has other steps to make meanwhile
+                    self.heads.news.set()
+                elif newer is not None and not newer.anew:
                     updates.append(Update(newer.version, first.chain + newer.chain, first.payloads + newer.payloads))
 
     async def _fetch_update(self, start: bytes | None) -> Update | None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from echo2.engines.process.change_time import StepPace
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
 from echo2.node.versions.acknowledgements import Acknowledger
@@ -32,7 +33,8 @@ _log = structlog.get_logger("node")
 
 
 class HeadListener:
-    """The Heads that a node hears. `news`: set by a newer Head. `source`: peer that sent the newest."""
+    """The Heads that a node hears. `news`: set by a newer Head. `source`: peer that sent the newest. `pace`: pace of
+    the steps that they announce."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class HeadListener:
         """Serial of the Root under which the candidate verified."""
         self.source: str | None = None
         self.news = asyncio.Event()
+        self.pace = StepPace()
         self._heard = asyncio.Event()
         gossip.subscribe(head_topic(context.run), self.hear)
 
@@ -76,6 +79,7 @@ class HeadListener:
         self._candidate, self.source = verified, peer
         self._candidate_root = self._trust_store.serial
         self._acknowledger.on_message(head.era, head.version)
+        self.pace.on_head(head.version, head.issued)
         self.news.set()
         self._heard.set()
         _log.debug("head heard", version=head.version, sequence=head.sequence)

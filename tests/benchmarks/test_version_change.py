@@ -89,13 +89,25 @@ def test_copies_and_rules_are_alike_where_no_version_comes() -> None:
 @pytest.mark.parametrize(
     ("progress", "due"),
     [
-        (Progress(0, 0.9, 9.0), False),
-        (Progress(1, 0.0, None), True),
-        (Progress(1, 0.0, 2.0), False),
-        (Progress(1, 0.9, 2.0), False),
-        (Progress(1, 0.9, 2.1), True),
-        (Progress(2, 0.0, 0.1), True),
+        (Progress(0, 0.9, 9.0, 1.0), False),
+        (Progress(1, 0.0, None, 1.0), True),
+        (Progress(1, 0.0, 2.0, None), True),
+        (Progress(1, 0.0, 2.0, 0.2), True),
+        (Progress(1, 0.0, 2.0, 1.0), False),
+        (Progress(1, 0.9, 2.0, 1.0), False),
+        (Progress(1, 0.9, 2.1, 1.0), True),
+        (Progress(2, 0.0, 0.9, 1.0), True),
     ],
 )
-def test_age_asks_for_a_change_at_half_of_s_or_where_a_group_would_be_too_old(progress: Progress, due: bool) -> None:
+def test_by_age_is_the_rule_of_the_product(progress: Progress, due: bool) -> None:
     assert by_age(progress) is due
+
+
+def test_the_rule_of_the_product_draws_more_where_groups_take_long_and_is_at_once_where_they_do_not() -> None:
+    device = device_of(MODELS["Qwen3-4B"])
+    assert device is not None
+    long_ones = [VersionedNode(device, rule, 1, 60.0).run(5) for rule in (at_once, by_age)]
+    assert long_ones[1].used >= 0.55 > long_ones[0].used
+    assert long_ones[1].drawn > 1.1 * long_ones[0].drawn
+    short_ones = [VersionedNode(device, rule, 1, 600.0).run(5) for rule in (at_once, by_age)]
+    assert short_ones[1].age < short_ones[0].age + 0.2

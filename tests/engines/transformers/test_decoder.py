@@ -1,6 +1,7 @@
 """EngineRows of different lengths in one step, for every architecture that runs are made of."""
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3MoeForCausalLM
 
 from benchmarks.plays.direct import generate_all
-from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS, OutOfMemory
+from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS, NextToken, OutOfMemory
 from echo2.engines.batch.request_batch import ProgramLost
+from echo2.engines.batch.row_limit import MEMORY_SHARE
 from echo2.engines.devices import host_transfers
-from echo2.engines.engine import EngineError, Job, Sample, SampledTurn
+from echo2.engines.engine import EngineError, Job, NoMemory, Sample, SampledTurn
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers import decoder as decoder_module
 from echo2.engines.transformers.decoder import Decoder
@@ -201,6 +203,27 @@ def test_out_of_memory_of_a_gpu_and_of_a_processor_begins_the_groups_again(
     assert [[sample.tokens for sample in group] for group in together] == [
         [sample.tokens for sample in group] for group in groups(model, mixed())
     ]
+
+
+def test_where_not_even_one_row_fits_the_sentence_says_which_limit_of_a_run_does(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card whose free memory holds 30 tokens of a row, in the part that rows may take."""
+    decoder = Decoder(model, torch.device("cpu"))
+    cost = decoder.memory()
+    free = math.ceil((30 * cost.token + cost.row) / MEMORY_SHARE)
+    monkeypatch.setattr(decoder_module, "free_memory", lambda device: free)
+    whole = decoder._next_logits
+
+    def short(rows: Sequence[NextToken]) -> Any:
+        if any(row.position >= 30 for row in rows):
+            raise OutOfMemory("CUDA out of memory")
+        return whole(rows)
+
+    monkeypatch.setattr(decoder, "_next_logits", short)
+    engine: Any = Batched(decoder)
+    with pytest.raises(NoMemory, match=r"no rollout of this length fits.* with a limit of at most 27 tokens for such"):
+        generate_all(engine, [msgspec.structs.replace(job(1, 1, 60, [5, 6, 7]), eos=-1)])
 
 
 def short_of_memory(model: Any, error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:

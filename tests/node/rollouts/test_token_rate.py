@@ -1,6 +1,6 @@
 """The tokens per second of an engine."""
 
-from echo2.node.rollouts.token_rate import WINDOW_SECONDS, TokenRate
+from echo2.node.rollouts.token_rate import MEDIAN_GROUPS, WINDOW_SECONDS, TokenRate
 
 
 def test_before_the_first_whole_group_there_is_no_rate() -> None:
@@ -26,3 +26,14 @@ def test_a_group_longer_than_the_window_counts_whole_and_no_more() -> None:
     for number in range(1, 6):
         rate.note(1000, began=1000.0 * (number - 1), now=1000.0 * number)
     assert rate.per_second(5000.0) == 1.0
+
+
+def test_a_group_and_a_rollout_take_the_median_of_the_last_ones() -> None:
+    rate = TokenRate()
+    assert rate.usual_durations() is None
+    for seconds, part in ((500.0, 0.5), (5.0, 0.4), (7.0, 1.0)):
+        rate.note(10, began=0.0, now=seconds, part=part)
+    assert rate.usual_durations() == (7.0, 7.0)
+    for _ in range(MEDIAN_GROUPS):
+        rate.note(10, began=0.0, now=3.0, part=0.5)
+    assert rate.usual_durations() == (3.0, 1.5)
