@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from echo2.engines.engine import Job, SampleScore
-from echo2.node.errors import BadConfig
+from echo2.node.errors import BadConfig, RefusedByRun
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
@@ -53,13 +53,13 @@ async def life(swarm: Swarm, scorer: FaultyScorer) -> dict[str, Any]:
             told = await node.daemon.commands.verdict({"lease": lease.hex()})
             assert (told["reversed"], told["answers"][0]["code"]) == ("paid after all", "ok")
             assert scorer.renewed == renewed + 1
-            unknown = await node.daemon.commands.verdict({"lease": "00" * 16})
-            assert unknown == {"refused": "There is no such lease."}
+            with pytest.raises(RefusedByRun, match="There is no such lease"):
+                await node.daemon.commands.verdict({"lease": "00" * 16})
             with pytest.raises(BadConfig, match="32 hexadecimal digits"):
                 await node.daemon.commands.verdict({"lease": "my lease"})
             good = next(row.lease for row in node.daemon.outbox.rows() if row.state == "accepted")
-            asked = await node.daemon.commands.verdict({"lease": good.hex(), "ask": True})
-            assert asked == {"refused": "This verdict cannot be appealed: the group was accepted."}
+            with pytest.raises(RefusedByRun, match="cannot be appealed: the group was accepted"):
+                await node.daemon.commands.verdict({"lease": good.hex(), "ask": True})
             await coordinator.on_verdict("rerun", good.hex(), "")
             await until(lambda: [one.state for one in service.reviews.of(good)] == ["answered"], 600)
             before = service.ledger.balances()
