@@ -33,8 +33,9 @@ GOSSIP_LIMIT = 16 << 10
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes transferred since the start, those received also by peer. `relayed`: bytes of any kind forwarded
-    for others as their relay. `refused`: refused incoming connections, by the limit that refused them."""
+    """Payload bytes transferred since the start, those received also by peer, of the last senders that came. `relayed`:
+    bytes of any kind forwarded for others as their relay. `refused`: refused incoming connections, by the limit that
+    refused them."""
 
     received: int
     sent: int

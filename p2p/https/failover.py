@@ -144,8 +144,9 @@ class FailoverNetwork:
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`. Over HTTPS, payloads are received and nothing else is counted."""
         parts = [await one.traffic() for one in self._all]
-        received = sum((Counter(part.received_by_peer) for part in parts), Counter[str]())
-        return msgspec.structs.replace(parts[0], received=received.total(), received_by_peer=dict(received))
+        by_peer = sum((Counter(part.received_by_peer) for part in parts), Counter[str]())
+        received = sum(part.received for part in parts)
+        return msgspec.structs.replace(parts[0], received=received, received_by_peer=dict(by_peer))
 
     async def _dial(self, route: Route, addresses: list[str]) -> str:
         by = self._https if route == "https" else self._all[0]

@@ -11,6 +11,8 @@
 3. A copy of the newest message is dropped unread. Each other message costs its sender's party a token; without one the
    answer is BUSY, and the sender tries again. So forged and replayed messages cost few signature checks.
 4. A peer that does not know the method is pushed nothing while it is connected. A coordinator does not: it hears none.
+5. Peers that have the newest message and are no longer connected are forgotten before they are as many as the others:
+   keys are free, and a message may be the newest for long.
 """
 
 import math
@@ -34,6 +36,8 @@ MOST_PUSH_BYTES: Final = GOSSIP_LIMIT + 1024
 PUSH_SECONDS: Final = 20.0
 SWEEPS: Final = 10
 SWEEP_SECONDS: Final = 2.0
+LEAST_HOLDERS: Final = 256
+"""Peers that have the newest message, up to which none is forgotten."""
 JUDGED_RATE, JUDGED_BURST = 2.0, 20.0
 """Messages of one party that are judged: per second, and at once."""
 
@@ -51,6 +55,14 @@ class TopicSpread:
 
     def __init__(self, data: bytes, holders: set[str]) -> None:
         self.data, self.holders = data, holders
+        self._most = LEAST_HOLDERS
+
+    def add(self, peer: str, connected: Callable[[], Sequence[str]]) -> None:
+        """Note that a peer has the message (rule 5)."""
+        self.holders.add(peer)
+        if len(self.holders) > self._most:
+            self.holders.intersection_update(connected())
+            self._most = LEAST_HOLDERS + 2 * len(self.holders)
 
 
 class GossipExchange:
@@ -114,7 +126,7 @@ class GossipExchange:
             while peer not in (spread := self._newest[topic]).holders:
                 pushed = encode(GossipRequest(topic=topic, data=spread.data))
                 await self._request(peer, METHOD, pushed, timeout=PUSH_SECONDS)
-                spread.holders.add(peer)
+                spread.add(peer, self._peers)
         except P2PError as error:
             if isinstance(error, Declined) and not isinstance(error, Busy):
                 self._deaf.add(peer)
@@ -128,13 +140,13 @@ class GossipExchange:
         if handler is None:
             return b""
         if newest is not None and newest.data == message.data:
-            newest.holders.add(peer)
+            newest.add(peer, self._peers)
             return b""
         if self._judged.admit(self._origin(peer).party, anyio.current_time()) > 0:
             raise Busy("too many messages that are not new")
         accepted, newest = await handler(peer, message.data), self._newest.get(message.topic)
         if newest is not None and newest.data == message.data:  # another peer's copy was judged first
-            newest.holders.add(peer)
+            newest.add(peer, self._peers)
         elif accepted:
             self._spread(message.topic, message.data, {peer})
         return b""

@@ -27,18 +27,33 @@ POLL_INTERVAL = 0.25
 """Seconds between two checks of the connected peers."""
 STREAM_BACKOFF = Backoff(0.5, 15.0)
 """Seconds before a retry after a failed stream: at first, and at most; doubled by each failure."""
+MOST_SENDERS = 1024
+"""Senders whose bytes are counted apart. Beyond, the one counted longest is forgotten: keys are free."""
+
+
+class Received:
+    """Verified bytes: `total`, and `by_sender` of the last `MOST_SENDERS` senders that came."""
+
+    def __init__(self) -> None:
+        self.total, self.by_sender = 0, Counter[str]()
+
+    def add(self, sender: str, nbytes: int) -> None:
+        """Note bytes of a sender."""
+        self.total += nbytes
+        self.by_sender[sender] += nbytes
+        if len(self.by_sender) > MOST_SENDERS:
+            del self.by_sender[next(iter(self.by_sender))]
 
 
 @dataclass(frozen=True)
 class DownloadContext:
-    """The state that all downloads of one peer share. `received`: verified bytes by sender. `downlink`: the owner's
-    limit."""
+    """The state that all downloads of one peer share. `downlink`: the owner's limit."""
 
     transport: Transport
     seed: int
     downlink: TokenBucket
     bans: Bans = field(default_factory=Bans)
-    received: Counter[str] = field(default_factory=Counter)
+    received: Received = field(default_factory=Received)
 
 
 class Download:
@@ -166,7 +181,7 @@ class Download:
                 raise
             return
         now = anyio.current_time()
-        self._context.received[peer] += len(data)
+        self._context.received.add(peer, len(data))
         self._transfers.on_verified_chunk(peer, len(data), now)
         self._failures[peer] = 0
         self._picker.on_chunk(peer, index, now)

@@ -134,7 +134,7 @@ class ChunkExchange:
     def traffic(self) -> Traffic:
         """See `PayloadExchange.traffic`; counts payloads alone."""
         received = self._context.received
-        return Traffic(received=received.total(), sent=self._sent, received_by_peer=dict(received))
+        return Traffic(received=received.total, sent=self._sent, received_by_peer=dict(received.by_sender))
 
     def close(self) -> None:
         for shared in self._shared.values():

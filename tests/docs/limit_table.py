@@ -38,7 +38,7 @@ from echo2.p2p.limits import (
 from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES, RELAYED_RATE, RelayLimits
 from echo2.p2p.network import GOSSIP_LIMIT
 from echo2.p2p.peer import gossip
-from echo2.p2p.swarm import exchange
+from echo2.p2p.swarm import download, exchange
 from echo2.runtime import descriptors
 from echo2.runtime.units import DAY, MBIT
 from tests.docs.settings_table import replace_between
@@ -190,8 +190,9 @@ LIMITS: Final = (
           f"{_RELAY.data >> 30} GiB or {_count(_RELAY.duration)} s", "`p2p/limits/relay_quota.py`"),
     Limit("relayed bytes", f"{_CONFIG.network.relay_rate:g} Mbit/s; at a node {RELAYED_RATE / MBIT:g}", "relay", NONE,
           "time", "`network.relay_rate`"),
-    Limit("dial backs", _count(dial_back.AT_ONCE), "host; one per public subnet, or private address", QUARTER,
-          "the attempt's end", "`p2p/discovery/dial_back.py`"),
+    Limit("dial backs", f"{_count(dial_back.AT_ONCE)} ports at a time",
+          f"host; one request in {_count(dial_back.DIAL_BACK_PAUSE_SECONDS)} s of a public subnet, or private address",
+          QUARTER, "the attempt's end", "`p2p/discovery/dial_back.py`"),
     Limit("hole punches that others begin", f"{PUNCHES} under way",
           f"host; of a peer {_count(PUNCH_BURST)} at once, then one per {_count(PUNCH_EACH)} s", QUARTER,
           f"the dials' end; half a round ends in {_count(least_rate.RATE_SECONDS)} s", "`p2p/libp2p/hole_punch.py`"),
@@ -205,6 +206,10 @@ LIMITS: Final = (
     Limit("a gossip message", f"{GOSSIP_LIMIT >> 10} KiB", "message", NONE, "at once", "`p2p/network.py`"),
     Limit("gossip that is no copy of the newest message", f"{gossip.JUDGED_BURST:g}, then {gossip.JUDGED_RATE:g} per s",
           "party", NONE, "time", "`p2p/peer/gossip.py`"),
+    Limit("peers that are known to have the newest gossip", f"{gossip.LEAST_HOLDERS}, or twice those connected more",
+          "topic", NONE, "those that are not connected are forgotten", "`p2p/peer/gossip.py`"),
+    Limit("senders whose payload bytes are counted apart", _count(download.MOST_SENDERS), "host", NONE,
+          "the one counted longest is forgotten", "`p2p/swarm/download.py`"),
     Limit("banned peers", _count(bans.MOST_BANS), "host", NONE, "the oldest is forgotten", "`p2p/limits/bans.py`"),
     Limit("connections to a former identity", f"{former_identity.FORMER_DESCRIPTORS}, half of them by each route",
           f"identity; {former_identity.PER_VISITOR} of one household over HTTPS", QUARTER, "the connection's end",

@@ -16,6 +16,7 @@ from echo2.p2p.peer import rpc
 from echo2.p2p.peer.gossip import (
     JUDGED_BURST,
     JUDGED_RATE,
+    LEAST_HOLDERS,
     METHOD,
     MOST_PUSH_BYTES,
     PUSH_SECONDS,
@@ -215,6 +216,22 @@ def test_a_peer_that_does_not_know_the_method_is_asked_once_while_it_is_connecte
 
     run_fake(main)
     assert asked == {"deaf": 1}
+
+
+def test_peers_that_had_the_newest_message_and_left_are_forgotten() -> None:
+    async def main(network: MemoryNetwork, author: Hearer, node: Hearer) -> None:
+        await connect((node, author))
+        await author.publish(1)
+        await anyio.sleep(1)
+        copy = encode(GossipRequest(topic=TOPIC, data=b"1"))
+        for number in range(4 * LEAST_HOLDERS):
+            await author.peer._gossip._answer(f"eve {number}", copy)
+        holders = author.peer._gossip._newest[TOPIC].holders
+        assert "b" in holders
+        assert len(holders) <= LEAST_HOLDERS + 2
+        await anyio.sleep(SWEEPS * SWEEP_SECONDS)
+
+    assert [one.heard for one in on_network("ab", main)] == [[], [("a", 1)]]
 
 
 def test_forged_messages_are_judged_at_a_low_rate_and_keep_no_honest_one_out() -> None:

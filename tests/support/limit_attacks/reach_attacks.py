@@ -29,6 +29,8 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import RELAYED_RATE, RelayLimits, RelayTable
 from echo2.p2p.multiaddr import pack
+from echo2.p2p.peer.gossip import LEAST_HOLDERS, TopicSpread
+from echo2.p2p.swarm.download import MOST_SENDERS, Received
 from echo2.p2p.wire_types import encode
 from tests.support.limit_attacks.attack import SLACK, Taken, lacking
 from tests.support.muxed_pairs import on_fake_time
@@ -311,6 +313,26 @@ def records(folder: Path, seconds: float) -> Taken:
             tell(f"node {one}")
     kept = [f"node {one}" for one in range(32) if book.of(f"node {one}") is None]
     return Taken(MOST_RECORDS, now, len(book._known), kept)
+
+
+def holders(folder: Path, seconds: float) -> Taken:
+    """Push a copy of the newest message with each of many keys, and leave."""
+    connected = [f"node {one}" for one in range(32)]
+    spread = TopicSpread(b"a Head", set(connected))
+    for number in range(100 * LEAST_HOLDERS):
+        spread.add(f"eve {number}", lambda: connected)
+    lost = sorted(set(connected) - spread.holders)
+    return Taken(LEAST_HOLDERS + 2 * len(connected), 100 * LEAST_HOLDERS, len(spread.holders), lost)
+
+
+def senders(folder: Path, seconds: float) -> Taken:
+    """Send a chunk with each of many keys, beside a node that sends all the time."""
+    received, number = Received(), 0
+    for number in range(1, 4 * MOST_SENDERS + 1):
+        received.add(f"eve {number}", 1)
+        received.add("node", 1)
+    refused = lacking(received.total == 2 * number and received.by_sender["node"] > 0, "being counted")
+    return Taken(MOST_SENDERS, number, len(received.by_sender), refused)
 
 
 def bans(folder: Path, seconds: float) -> Taken:

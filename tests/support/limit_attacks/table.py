@@ -140,6 +140,8 @@ _ATTACKS: Final[Mapping[str, Mapping[str, Attack]]] = {
     "records of peers": {"host": store(reach_attacks.records)},
     "a gossip message": {"message": Attack(streams.gossip_message)},
     "gossip that is no copy": {"party": Attack(streams.gossip_rate)},
+    "peers that are known to have the newest gossip": {"topic": store(reach_attacks.holders)},
+    "senders whose payload bytes": {"host": store(reach_attacks.senders)},
     "banned peers": {"host": store(reach_attacks.bans)},
     "connections to a former identity": {"identity": Attack(accept_attacks.former_identity)},
     "open files": {"daemon": store(run_attacks.open_files)},
