@@ -9,7 +9,6 @@ p2p/limits/relay_quota.py.
    While a piece waits, the circuit reads no more: the sender is slowed down, and no data accumulates here.
 """
 
-import math
 import time
 from collections import Counter
 from typing import Any
@@ -87,30 +86,38 @@ class RelayService:
         await stream.close()
 
     async def _carry(self, source: INetStream, circuit: Circuit, target: ID, peer: ID) -> None:
-        """Ask the target, then forward bytes until either side ends."""
+        """Ask the target, then forward bytes until either side ends, or the circuit gives way to another one."""
         try:
-            try:
-                stream = await self._ask_target(target, peer)
-            except Unreachable as error:
-                log.info("relay circuit refused by its target: %s does not accept %s: %s", target, peer, error)
-                await self._answer(source, pb.CONNECTION_FAILED)
-                return
+            with trio.move_on_at(circuit.deadline) as life:
+                circuit.on_close = life.cancel
+                await self._join(source, circuit, target, peer)
+            if life.cancelled_caught:
+                await self._end(source)
+        finally:
+            circuit.close()
+
+    async def _join(self, source: INetStream, circuit: Circuit, target: ID, peer: ID) -> None:
+        try:
+            stream = await self._ask_target(target, peer)
+        except Unreachable as error:
+            log.info("relay circuit refused by its target: %s does not accept %s: %s", target, peer, error)
+            await self._answer(source, pb.CONNECTION_FAILED)
+            return
+        try:
             for muxed in (getattr(side, "muxed_stream", None) for side in (source, stream)):
                 if isinstance(muxed, MuxStream):
                     muxed.narrow(CIRCUIT_WINDOW)
             await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=self._limit))
-            try:
-                with trio.move_on_at(circuit.deadline if circuit.is_open else -math.inf) as life:
-                    circuit.on_close = life.cancel  # from here on it can give way to another one
-                    async with trio.open_nursery() as nursery:
-                        for one, other in ((source, stream), (stream, source)):
-                            nursery.start_soon(self._forward, one, other, circuit, nursery.cancel_scope)
-            finally:
-                with trio.CancelScope(shield=True), trio.move_on_after(ANSWER_TIMEOUT):
-                    await source.reset()
-                    await stream.reset()
+            async with trio.open_nursery() as nursery:
+                for one, other in ((source, stream), (stream, source)):
+                    nursery.start_soon(self._forward, one, other, circuit, nursery.cancel_scope)
         finally:
-            circuit.close()
+            await self._end(source, stream)
+
+    async def _end(self, *streams: INetStream) -> None:
+        with trio.CancelScope(shield=True), trio.move_on_after(ANSWER_TIMEOUT):
+            for stream in streams:
+                await stream.reset()
 
     async def _ask_target(self, target: ID, source: ID) -> INetStream:
         stream: INetStream | None = None
@@ -122,9 +129,11 @@ class RelayService:
                 answer = await receive(stream, pb.StopMessage)
             if answer.status != pb.OK:
                 raise Unreachable(f"status {answer.status}")
-        except Exception as error:
+        except BaseException as error:
             if stream is not None:
-                await stream.reset()
+                await self._end(stream)
+            if not isinstance(error, Exception):
+                raise
             raise Unreachable(f"{error!r}") from None
         return stream
 

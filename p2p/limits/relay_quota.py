@@ -9,7 +9,8 @@ the share of its owner's uplink that is spent on others:
    the table. A quarter of the reservations, at most one per party, is kept for parties with accepted work.
 3. A peer has at most `per_peer` circuits as a source. All circuits, and those to one target, are divided among the
    sources' parties by p2p/limits/shares.py, with the same quarter: where there is no room for a new one, the oldest
-   circuit of the party with most ends. So circuits that stand idle for an hour keep out nobody.
+   circuit of the party with most ends. So circuits that stand idle for an hour keep out nobody. To a party that has as
+   many no circuit gives way in its first `SETTLED_SECONDS` seconds: ends that dial again do not end one another's.
 4. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed pieces leave in the
    order of their arrival, at most one per circuit and direction, so that small messages pass beside bulk data.
 5. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
@@ -50,6 +51,10 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     duration: float = 3600.0
     data: int = 1 << 30
     rate: Rate = RELAYED_RATE
+
+
+SETTLED_SECONDS: Final = 60.0
+"""Seconds before a circuit gives way to one of a party that has as many."""
 
 
 class RelayRefused(Exception):
@@ -109,21 +114,23 @@ class RelayTable:
         if self._of_source[source] >= self.limits.per_peer:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "this peer has too many circuits")
         self._of_source[source] += 1
-        circuit, known = Circuit(self, source, target, now), self._parties.known
-        party = source if source in known else self._party(source, ip)
-        origin = Origin(source, party, party in known)
-        self._occupy(self._circuits, self.limits.circuits, circuit, origin)
+        party = self._party(source, ip)
+        circuit = Circuit(self, Origin(source, party, party in self._parties.known), target, now)
+        most = self.limits.per_target
+        self._occupy(self._to_target.setdefault(target, Shares(most, most)), most, circuit, now)
         if circuit.is_open:
-            most = self.limits.per_target
-            self._occupy(self._to_target.setdefault(target, Shares(most, most)), most, circuit, origin)
+            self._occupy(self._circuits, self.limits.circuits, circuit, now)
         if not circuit.is_open:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
         return circuit
 
-    def _occupy(self, pool: "Shares[Circuit]", most: int, circuit: "Circuit", origin: Origin) -> None:
+    def _occupy(self, pool: "Shares[Circuit]", most: int, circuit: "Circuit", now: float) -> None:
         pool.strangers = most - min(most // 4, len(self._parties.known))
-        for crowded in pool.occupy(circuit, origin, 1):
-            crowded.close()
+        for crowded in pool.occupy(circuit, circuit.origin, 1):
+            is_equal = crowded.origin.is_known == circuit.origin.is_known
+            is_equal &= pool.of_party(crowded) == pool.of_party(circuit)
+            settled = crowded.origin.party == circuit.origin.party or now >= crowded.began + SETTLED_SECONDS
+            (circuit if is_equal and not settled else crowded).close()
 
     def on_end(self, circuit: "Circuit", source: str, target: str) -> None:
         """Note that a circuit has ended."""
@@ -135,7 +142,9 @@ class RelayTable:
                 del self._to_target[target]
 
     def _party(self, peer: str, ip: str | None) -> str:
-        return peer if ip is None else self._parties.name(self._parties.subnet_of(ip), peer)
+        if ip is None or peer in self._parties.known:
+            return peer
+        return self._parties.name(self._parties.subnet_of(ip), peer)
 
     def _expire(self, now: float) -> None:
         self._reservations = {peer: one for peer, one in self._reservations.items() if one[0] > now}
@@ -144,9 +153,10 @@ class RelayTable:
 class Circuit:
     """One relayed connection, and the rest of its quota. `on_close`: called when it has to end."""
 
-    def __init__(self, table: RelayTable, source: str, target: str, now: float) -> None:
+    def __init__(self, table: RelayTable, origin: Origin, target: str, now: float) -> None:
+        """`origin`: that of its source."""
         self._table = table
-        self._ends = (source, target)
+        self.origin, self._target, self.began = origin, target, now
         self._left = table.limits.data
         self.deadline = now + table.limits.duration
         self.is_open = True
@@ -166,5 +176,5 @@ class Circuit:
         """Give the circuit back to the table, and end it. Idempotent."""
         if self.is_open:
             self.is_open = False
-            self._table.on_end(self, *self._ends)
+            self._table.on_end(self, self.origin.connection, self._target)
             self.on_close()

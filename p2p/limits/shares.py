@@ -2,7 +2,8 @@
 
 1. Strangers together occupy at most `strangers` of a pool of `most`; the rest is for parties with accepted work.
 2. A pool refuses nobody. Where it overflows, the party that occupies most gives way, by its connection that occupies
-   most: a stranger, unless none occupies any. So a party that occupies little loses nothing to one that takes much.
+   most: a stranger, unless none occupies any. So a party that occupies little loses nothing to one that takes much. One
+   that occupies more than three quarters gives way before all others, also with accepted work.
 3. One party occupies at most `per_party`. Beyond it, its own connection that occupies most gives way.
 """
 
@@ -63,12 +64,19 @@ class Shares(Generic[H]):
             self._known.discard(party)
         return amount
 
+    def of_party(self, holder: H) -> int:
+        """Return what the party of a connection occupies."""
+        return self._of_party[self._party[holder]]
+
     def _overflow(self, party: str) -> str | None:
         """Return the party that gives way now that `party` occupies more; None: none has to."""
         if self._of_party[party] > self._per_party:
             return party
         if self.total <= self.strangers:
             return None
+        widest = max(self._of_party, key=self._of_party.__getitem__)
+        if self.total > self._most and self._of_party[widest] > self._most - self._most // 4:
+            return widest
         strangers = {one: amount for one, amount in self._of_party.items() if one not in self._known}
         if self.total <= self._most and sum(strangers.values()) <= self.strangers:
             return None

@@ -3,7 +3,7 @@
 import pytest
 
 from echo2.p2p.limits.party import Parties
-from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefused, RelayTable
+from echo2.p2p.limits.relay_quota import SETTLED_SECONDS, Circuit, RelayLimits, RelayRefused, RelayTable
 from echo2.runtime.units import MBIT
 from tests.support.relays import holders
 
@@ -59,8 +59,8 @@ def test_circuits_are_bounded_per_source_per_target_and_in_total():
     for peer in "bcd":
         table.reserve(peer, f"10.0.{ord(peer)}.1", 0.0)
 
-    def open(source: str, target: str) -> Circuit:
-        circuit = table.open(source, target, 0.0)
+    def open(source: str, target: str, now: float = 0.0) -> Circuit:
+        circuit = table.open(source, target, now)
         circuit.on_close = lambda: ended.append(source + target)
         return circuit
 
@@ -75,9 +75,43 @@ def test_circuits_are_bounded_per_source_per_target_and_in_total():
     of_x.close()
     assert (ended, table.circuits) == (["ab", "xb"], 2)
     open("y", "c")
-    open("z", "c")
-    assert ended == ["ab", "xb", "yd", "ac"], "by the bound of all, and by that of one target"
-    assert (table.circuits, set(table._to_target), table._of_source) == (2, {"c"}, {"y": 1, "z": 1})
+    open("z", "c", SETTLED_SECONDS)
+    assert ended == ["ab", "xb", "ac"], "the bound of one target ends nothing elsewhere"
+    assert (table.circuits, set(table._to_target)) == (3, {"c", "d"})
+
+
+def test_ends_that_dial_again_do_not_end_one_anothers_circuits():
+    table, ended = RelayTable(RelayLimits(per_target=2, life=1000)), list[str]()
+    table.reserve("target", "7.7.7.7", 0.0)
+    for peer in ("8.8.1.8", "8.8.2.8"):
+        table.open(peer, "target", 0.0, peer).on_close = lambda peer=peer: ended.append(peer)
+    assert refusal(table.open, "late", "target", SETTLED_SECONDS - 1, "8.8.3.8") == FULL
+    assert not ended
+    assert table.open("late", "target", SETTLED_SECONDS, "8.8.3.8").is_open
+    assert table.open("8.8.1.8", "target", SETTLED_SECONDS + 1, "8.8.1.8").is_open
+    assert ended == ["8.8.1.8", "8.8.2.8"]
+    assert refusal(table.open, "8.8.2.8", "target", SETTLED_SECONDS + 2, "8.8.2.8") == FULL
+
+
+def test_one_party_with_accepted_work_leaves_circuits_to_newcomers():
+    parties, ended = Parties(), list[str]()
+    parties.keep(["9.9.9.0/24"])
+    table = RelayTable(RelayLimits(), parties)
+    table.reserve("target", "7.7.7.7", 0.0)
+    newcomers = [table.open(f"new {number}", "target", 0.0, f"8.8.{number}.8") for number in range(6)]
+    for _ in range(8):
+        table.open("eve", "target", 0.0, "9.9.9.9").on_close = lambda: ended.append("eve")
+    assert (sum(one.is_open for one in newcomers), len(ended)) == (2, 2)
+
+
+def test_a_key_with_accepted_work_reserves_beside_strangers_of_its_subnet():
+    parties = Parties()
+    table = RelayTable(RelayLimits(per_party=2), parties)
+    parties.keep(["a key with work"])
+    for number in range(2):
+        table.reserve(f"stranger {number}", "8.8.8.8", 0.0)
+    assert refusal(table.reserve, "stranger 2", "8.8.8.8", 0.0) == CROWDED
+    table.reserve("a key with work", "8.8.8.8", 0.0)
 
 
 def test_idle_circuits_of_strangers_leave_a_quarter_to_parties_with_accepted_work():

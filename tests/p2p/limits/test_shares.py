@@ -53,6 +53,15 @@ def test_a_proven_party_gives_way_where_no_stranger_is_left() -> None:
     assert occupy(shares, "two", proven("two"), 31) == "one"
 
 
+def test_a_proven_party_with_more_than_three_quarters_gives_way_before_strangers() -> None:
+    shares = pool()
+    occupy(shares, "new", stranger("new"), 20)
+    assert occupy(shares, "one", proven("one"), 75) is None
+    assert occupy(shares, "late", stranger("late"), 6) == "new", "at three quarters it keeps what it has"
+    occupy(shares, "late", stranger("late"), 0)
+    assert occupy(shares, "one", proven("one"), 81) == "one"
+
+
 def test_a_party_beyond_its_own_limit_gives_way_to_itself() -> None:
     shares = pool(per_party=10)
     occupy(shares, "big", stranger("p"), 8)
