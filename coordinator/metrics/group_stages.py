@@ -12,7 +12,8 @@ Rules
 4. A stage of which an end is not known is left out for that group: its node joined after the publication, or states
    nothing. Each stage reports over how many groups it is measured.
 5. Of each stage there are the median and the mean. Medians of stages do not add up to that of the whole where groups
-   differ; means do, over groups of which every end is known. So the largest part is that of the largest mean.
+   differ; means do, over groups of which every end is known. So the largest part is that of the largest mean over such
+   groups, and is compared with their whole; where there are none yet, with that of all.
 6. A step is the median time between two draws for steps that follow each other.
 """
 
@@ -53,21 +54,29 @@ class GroupTimes(NamedTuple):
 def stages(groups: Sequence[GroupTimes]) -> StagesView:
     if not groups:
         return StagesView()
-    step, seconds = _step_seconds(groups), dict[str, list[float]]()
-    for group in groups:
-        for name, spent in _stages_of(group):
-            seconds.setdefault(name, []).append(spent)
-    parts = [_view(name, seconds[name], step) for name in MEANINGS if name in seconds]
-    whole = _view("whole", [(group.drawn - group.published) / 1000 for group in groups], step)
-    largest = max(parts, key=lambda part: part.mean_seconds)
+    step = _step_seconds(groups)
+    known = [group for group in groups if len(list(_stages_of(group))) == len(MEANINGS)] or groups
+    largest = max(_parts(known, step), key=lambda part: part.mean_seconds)
     return StagesView(
         groups=len(groups),
         step_seconds=step,
-        whole=whole,
-        parts=parts,
+        whole=_whole(groups, step),
+        parts=_parts(groups, step),
         largest=largest.name,
-        sentence=_sentence(largest, whole),
+        sentence=_sentence(largest, _whole(known, step)),
     )
+
+
+def _parts(groups: Sequence[GroupTimes], step: float | None) -> list[StageView]:
+    seconds = dict[str, list[float]]()
+    for group in groups:
+        for name, spent in _stages_of(group):
+            seconds.setdefault(name, []).append(spent)
+    return [_view(name, seconds[name], step) for name in MEANINGS if name in seconds]
+
+
+def _whole(groups: Sequence[GroupTimes], step: float | None) -> StageView:
+    return _view("whole", [(group.drawn - group.published) / 1000 for group in groups], step)
 
 
 def _stages_of(group: GroupTimes) -> Iterator[tuple[str, float]]:

@@ -76,6 +76,16 @@ def test_stages_of_unknown_ends_are_left_out_for_that_group_alone() -> None:
     assert [part.name for part in stages([silent]).parts] == ["judged", "drawn"]
 
 
+def test_the_largest_part_is_compared_with_groups_of_which_every_end_is_known() -> None:
+    """A node that joined long after a publication: its groups are old, and none of their parts says why."""
+    joined_late = later(4, published=-3_000_000, loaded=None)
+    view = stages([GROUP, joined_late])
+    assert view.whole is not None
+    assert view.whole.mean_seconds > 1000
+    assert view.sentence.startswith("The largest part is on average 2.00 steps (8.0 s) of 4.50 steps (18.0 s): ")
+    assert " of 3122.0 s: " in stages([joined_late]).sentence
+
+
 @pytest.mark.parametrize(
     "lie", [{"loaded": 0}, {"loaded": 10**12}, {"waited": 10**12}, {"took": 10**12}, {"waited": 10**12, "took": 0}]
 )
