@@ -31,7 +31,7 @@ MOST_SENDERS = 1024
 """Senders whose bytes are counted apart. Beyond, the one counted longest is forgotten: keys are free."""
 
 
-class Received:
+class SenderBytes:
     """Verified bytes: `total`, and `by_sender` of the last `MOST_SENDERS` senders that came."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class DownloadContext:
     seed: int
     downlink: TokenBucket
     bans: Bans = field(default_factory=Bans)
-    received: Received = field(default_factory=Received)
+    received: SenderBytes = field(default_factory=SenderBytes)
 
 
 class Download:

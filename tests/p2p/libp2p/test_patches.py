@@ -194,7 +194,7 @@ async def test_5_a_place_is_given_back_when_its_connection_ends() -> None:
     assert patched_host().get_network()._handle_inbound_connection is never
 
 
-OUR_OWN = {"fault", "most_window", "shield"}
+OUR_OWN = {"fault", "most_window", "on_close", "shield"}
 """Attributes that are set on objects of this project, and on a scope of trio."""
 
 
