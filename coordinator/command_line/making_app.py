@@ -66,7 +66,7 @@ def init(
     flags = settings_of_init(sets, name=name, task=task, steps=steps, port=port)
     with policy_folder.model_of_version(model) as source:
         config = setup.settings_for(source, flags, name=folder.resolve().name)
-        if not yes and sys.stdin.isatty() and not _confirm_run(config):
+        if not yes and _at_a_terminal() and not _confirm_run(config):
             return
         new_run = setup.init(
             folder,
@@ -117,6 +117,10 @@ def settings_of_init(
 
     tasks = task_mix.join_mix(task) if task else None
     return settings_of(sets, run={"name": name, "task": tasks, "steps": steps}, web={"port": port})
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _confirm_run(config: "CoordinatorConfig") -> bool:

@@ -16,6 +16,7 @@ from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.calibration import TOKENS_LEAST
 from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
 from echo2.coordinator.verification.token_evidence import BINS, TOKEN
+from echo2.engines import registry
 from echo2.engines.registry import engine_row
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull, LocalFault
@@ -133,6 +134,7 @@ def test_a_format_is_measured_by_the_scorers_engine_whatever_card_the_operator_h
 ) -> None:
     engines = ("transformers/bfloat16", "vllm/float32", "llamacpp/bfloat16")
     monkeypatch.setattr(calibration, "choose", engine_row)
+    monkeypatch.setattr(registry, "choose", engine_row)
     run = make_run(tmp_path / "run", write_model(tmp_path / "model"), engines=engines)
     assert measured_classes(run, named) == classes
 
@@ -141,6 +143,7 @@ def test_another_engine_may_only_widen_the_bounds_of_a_format(
     tmp_path: Path, measuring: Measuring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "choose", engine_row)
+    monkeypatch.setattr(registry, "choose", engine_row)
     run = make_run(tmp_path / "run", write_model(tmp_path / "model"), engines=("transformers", "vllm"))
     calibrate(run, "bfloat16", 2_000, NOW)
     (alone,) = opened(run).newest()

@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Run:
         ("transformers/float32", "name engine/dtype/device"),
         ("transformers/int3/cpu", "name engine/dtype/device"),
         ("transformers/bfloat16/cpu", "the run does not admit transformers/bfloat16/cpu"),
-        ("abacus/float32/cpu", "the run does not admit abacus/float32/cpu"),
+        ("abacus/float32/cpu", "engine abacus is not in this build"),
         ("", "name engine/dtype/device"),
     ],
 )

@@ -10,6 +10,7 @@ from echo2.coordinator.calibration import own_classes
 from echo2.coordinator.calibration.own_classes import calibrate_own, how_to_open
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
+from echo2.engines import registry
 from echo2.engines.process.messages import Probed
 from echo2.engines.registry import UnknownEngine, engine_row
 from echo2.runtime.child import ChildError
@@ -27,6 +28,7 @@ class Machine:
         monkeypatch.setattr(own_classes, "calibrate_classes", self._calibrate)
         monkeypatch.setattr(own_classes, "choose", lambda name: None)
         monkeypatch.setattr(calibration, "choose", engine_row)
+        monkeypatch.setattr(registry, "choose", engine_row)
 
     async def __aenter__(self) -> "Machine":
         return self

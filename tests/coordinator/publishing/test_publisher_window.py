@@ -173,4 +173,4 @@ async def test_a_start_over_a_store_with_more_versions_reads_the_newest(
         await again.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         assert [one.version for one in store.documents("version")] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
         for one in again.versions:
-            assert path_to(again.payloads(), again.snapshots(), one.root) is not None
+            assert path_to(again.stored.payloads(), again.stored.snapshots(), one.root) is not None
