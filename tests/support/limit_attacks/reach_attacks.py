@@ -30,7 +30,7 @@ from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import RELAYED_RATE, RelayLimits, RelayTable
 from echo2.p2p.multiaddr import pack
 from echo2.p2p.peer.gossip import LEAST_HOLDERS, TopicSpread
-from echo2.p2p.swarm.download import MOST_SENDERS, Received
+from echo2.p2p.swarm.download import MOST_SENDERS, SenderBytes
 from echo2.p2p.wire_types import encode
 from tests.support.limit_attacks.attack import SLACK, Taken, lacking
 from tests.support.muxed_pairs import on_fake_time
@@ -327,7 +327,7 @@ def holders(folder: Path, seconds: float) -> Taken:
 
 def senders(folder: Path, seconds: float) -> Taken:
     """Send a chunk with each of many keys, beside a node that sends all the time."""
-    received, number = Received(), 0
+    received, number = SenderBytes(), 0
     for number in range(1, 4 * MOST_SENDERS + 1):
         received.add(f"eve {number}", 1)
         received.add("node", 1)
