@@ -3,8 +3,8 @@
 Each figure is CPU time of the coordinator's process: a lease request and a judged group through its handlers, as
 benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a
 tick as the mean over many fast ticks, one in 30 of which tidies up, as in a real run. Long and short run alternate.
-What follows once from a start is awaited first, as its CPU would count for what is measured beside it: the ledger is
-verified in a thread, for minutes after a million groups, and the first tidying drops what an earlier program left.
+Work that a start causes once is awaited first, as its CPU would count for the figures taken beside it: the ledger is
+verified in a thread, for minutes after a million groups, and the first tidying drops rows that an earlier program left.
 
 For the page, a coordinator runs in a process of its own, and three tabs request the page over HTTP; each callback of
 the event loop is timed.

@@ -1,9 +1,9 @@
-"""What a node is measured at that works on several groups at once, and what follows: `python -m benchmarks.market
---places`.
+"""Measure the market's estimate of a node that works on several groups at once, and the costs that follow:
+`python -m benchmarks.market --places`.
 
 Rules
 1. A node has `PLACES` places, and computes as fast at each while the others work: its device batches. A group takes it
-   `TURNAROUND`. What it makes with all places in use is its capacity.
+   `TURNAROUND`. Its capacity is its rate with all places in use.
 2. First table: the product's epochs (benchmarks/plays/market_play.py). As many groups are on their way as the need
    over `GAMMA` takes by Little's law, as the learner draws no more, and the active nodes have equal shares of them, at
    most `PLACES` each: the window of leases paces. Groups take up to `SPREAD` more or less. For an hour the learner

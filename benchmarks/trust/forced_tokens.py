@@ -96,7 +96,7 @@ def make_pair(folder: Path, dtype: Dtype, tf32: Tf32 | None = None, steps: int |
 
 
 class BoundTrial(NamedTuple):
-    """What the bound is tried on. `machines`: tokens of the machines of each Calibration. `honest`: groups of each
+    """Groups that try the bound. `machines`: tokens of the machines of each Calibration. `honest`: groups of each
     noise. `forced`: groups with one arbitrary token. `own`: groups of a node that rounds nothing."""
 
     machines: list[dict[str, TokenArray]]
